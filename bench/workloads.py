@@ -121,7 +121,7 @@ def part(directory: str, scheduler: bool) -> Any:
     from phalanx.serve.settings import Listen, ServerSettings
 
     settings = ServerSettings(Path(directory) / "data", Listen("127.0.0.1", 0), Path(directory) / "kubeconfig")
-    chosen = ClusterSettings(settings, run_nodes=False, run_scheduler=scheduler)
+    chosen = ClusterSettings(server=settings, run_nodes=False, run_scheduler=scheduler)
     return ServedCluster(chosen, parts_of(chosen))
 
 

@@ -24,7 +24,7 @@ class Watched(LocalCluster):
         self, directory: Path, *, data: Path | None = None, listen: str = "127.0.0.1:0", **settings: Any
     ) -> None:
         server = ServerSettings(data, Listen("127.0.0.1", 0), directory / "kubeconfig")
-        chosen = ClusterSettings(server, **settings)
+        chosen = ClusterSettings(server=server, **settings)
         self.dashboard = Dashboard(listen)
         parts = [*parts_of(chosen, self.dashboard.follow), self.dashboard.part]
         super().__init__(ServedCluster(chosen, parts), directory / "kubeconfig", usual_loop())

@@ -25,7 +25,7 @@ REASONS = {"reason", "event_reason"}
 NAMED_REASONS = {"WAITING", "PARENTLESS", "INVALID", "ERROR", "UNSCHEDULABLE", "SCHEDULER_ERROR", "_STORIES"}
 NO_REASONS = {"True", "False", "Unknown", "Normal", "Warning", "Pod", "PodGroup", "Job", "Preempting"}
 HINT = rf"\b({'|'.join(TELLING)})\(|reason|\b({'|'.join(NAMED_REASONS)}) =|\"({'|'.join(NO_REASONS)})\""
-METRICS = {"Counter", "Gauge", "Histogram", "Histograms", "counter", "counter_text"}
+METRICS = {"Counter", "Gauge", "Histogram", "Histograms", "counter", "counter_text", "gauge"}
 
 
 def nodes(hint: str, *rooms: str) -> Iterator[ast.AST]:
@@ -93,13 +93,12 @@ def reasons() -> set[str]:
 @cache
 def metrics() -> set[str]:
     found: set[str] = set()
-    for node in nodes("|".join(METRICS | {r"\bgauge\("})):
+    for node in nodes("|".join(METRICS | {r"\bstore_gauge\("})):
         if isinstance(node, ast.Call) and called(node) in METRICS and node.args:
             name = text_of(node.args[0])
             if name and called(node) in ("Counter", "counter", "counter_text"):
                 name = name.removesuffix("_total") + "_total"
             found.add(name)
-        if isinstance(node, ast.Call) and called(node) == "gauge" and node.args:
-            name = text_of(node.args[0])
-            found.add(name if name.startswith(("phalanx_", "scheduler_")) else f"phalanx_store_{name}")
+        if isinstance(node, ast.Call) and called(node) == "store_gauge":
+            found.add(f"phalanx_store_{text_of(node.args[0])}")
     return found - {"", "phalanx_store_"}

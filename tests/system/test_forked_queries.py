@@ -154,11 +154,12 @@ def test_the_lease_is_renewed_and_pods_are_bound_while_a_huge_question_is_though
             await asyncio.gather(*(client.create(nodes, _node(f"n{number}")) for number in range(300)))
             await process.start()
             try:
-                assert process.service is not None and process.diagnostics is not None
+                assert process.parts is not None
                 async with asyncio.timeout(60):
-                    await process.service.wait_synced()
+                    await process.parts.service.wait_synced()
                     body = json.dumps({"items": [_huge_job()]}).encode()
-                    asking = asyncio.create_task(process.diagnostics.answer("POST", "/phalanx/v1/whatif", {}, body))
+                    diagnostics = process.parts.diagnostics
+                    asking = asyncio.create_task(diagnostics.answer("POST", "/phalanx/v1/whatif", {}, body))
                     renewed: set[str] = set()
                     number = 0
                     while len(renewed) < 3 or number < 5:

@@ -32,7 +32,7 @@ CHECK = "check-capacity.autoscaling.x-k8s.io"
 
 @pytest.fixture
 def up(tmp_path: Path) -> Iterator[LocalCluster]:
-    cluster = local_cluster(tmp_path, nodes=0, provisioning="check-capacity")
+    cluster = local_cluster(tmp_path, nodes=0, provisioning=CHECK)
     cluster.start()
     cluster.apply(DEFINITION.read_text())
     yield cluster

@@ -43,5 +43,5 @@ def apiserver(
         audit_log=audit_log,
     )
     return start_cluster(
-        ClusterSettings(server, run_nodes=False, run_controllers=False, run_scheduler=False), log_level
+        ClusterSettings(server=server, run_nodes=False, run_controllers=False, run_scheduler=False), log_level
     )

@@ -149,7 +149,7 @@ def scheduler(
             dialects=dialects,
             kueue=kueue,
         ),
-        beside=partial(DashboardAtHealth, name=name) if dashboard else None,
+        dashboard=partial(DashboardAtHealth, name=name) if dashboard else None,
     )
 
     def say(text: str) -> None:

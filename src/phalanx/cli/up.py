@@ -106,6 +106,7 @@ def up(
       KUBECONFIG=data/kubeconfig kubectl get nodes
     """
     from phalanx.cli.local import start_cluster
+    from phalanx.controllers.cluster_mode.provisioning_requests import class_name
     from phalanx.serve.cluster import ClusterSettings
     from phalanx.serve.scheduler_process import load_config
     from phalanx.serve.settings import DEFAULT_DATA, ServerSettings
@@ -130,22 +131,22 @@ def up(
     if autoscale and no_nodes:
         raise click.UsageError("--autoscale makes simulated nodes: leave out --no-nodes")
     settings = ClusterSettings(
-        server,
-        nodes,
-        topology,
-        devices,
-        provisioning,
-        kueue,
-        autoscale,
-        usual_nodes,
-        usual_topology,
+        server=server,
+        nodes=nodes,
+        topology=topology,
+        devices=devices,
+        autoscale=autoscale,
+        usual_nodes=usual_nodes,
+        usual_topology=usual_topology,
         run_nodes=not no_nodes,
         run_controllers=not no_controllers,
-        scheduler=scheduler,
-        scheduler_document=document,
+        config=scheduler,
+        document=document,
         record=Path(record) if record else None,
         slow_plugin=slow_plugin / 1000,
         dialects=dialects,
+        kueue=kueue,
+        provisioning=class_name(provisioning) if provisioning else "",
     )
     shown = None if dashboard == "off" else Dashboard(dashboard)
 

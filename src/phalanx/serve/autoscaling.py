@@ -76,7 +76,7 @@ def _slices(drivers: Sequence[SimulatedDriver], node: str, index: int) -> list[R
 
 
 class DemandSource:
-    """Queries of the autoscaler and the ProvisioningRequest controller to the scheduler, which may be replaced."""
+    """Queries of the autoscaler to the scheduler, which may be replaced."""
 
     def __init__(self, groups: Sequence[NodeGroup], drivers: Sequence[SimulatedDriver] = ()) -> None:
         self.pools = pools(groups, drivers)
@@ -84,10 +84,6 @@ class DemandSource:
 
     def follow(self, service: SchedulerService, diagnostics: Diagnostics) -> None:
         self._scheduler = service, diagnostics
-
-    async def lacking(self) -> Sequence[LackingGroup] | None:
-        """Return the groups that lack nodes, with their pods."""
-        return await LackingGroups(*self._scheduler).ask() if self._scheduler is not None else None
 
     async def ask(self) -> Needs | None:
         """Return missing and unused nodes; None if the scheduler cannot answer now."""

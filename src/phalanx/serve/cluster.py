@@ -5,19 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from phalanx.base.clock import Clock, SystemClock
-from phalanx.engine.plugins.config import SchedulerConfig, default_config
-from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, ComponentGroup, Supervised
 from phalanx.serve.metrics.at_scrape import counter_text
-from phalanx.serve.metrics.plugin_times import LIMIT
+from phalanx.serve.scheduler_parts import DecidingSettings
 from phalanx.serve.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -25,25 +21,17 @@ log = logging.getLogger(__name__)
 Part = Callable[[ApiServer], Component]  # called when the API server serves
 
 
-class ClusterSettings(msgspec.Struct, frozen=True):
+class ClusterSettings(DecidingSettings, frozen=True, kw_only=True):
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
     nodes: int | None = 0  # None: `usual_nodes` in a new cluster, else the existing number
     topology: str = ""
     devices: str = ""  # devices of the nodes, by simulated drivers (--devices)
-    provisioning: str = ""  # class of ProvisioningRequests created for groups that lack nodes; "": none
-    kueue: bool = False  # answer admission checks of Kueue (--kueue)
     autoscale: tuple[str, ...] = ()  # node groups of a simulated autoscaler (--autoscale)
     usual_nodes: int = 10
     usual_topology: str = ""
     run_nodes: bool = True  # False: no simulated kubelets at all (--no-nodes)
     run_controllers: bool = True  # False: no workload, PDB or node controllers (--no-controllers)
     run_scheduler: bool = True
-    scheduler: SchedulerConfig = msgspec.field(default_factory=default_config)
-    scheduler_document: dict[str, Any] = msgspec.field(default_factory=dict)  # as written, for recordings
-    record: Path | None = None  # file for every event and decision of the scheduler
-    placement_lease: str = PLACEMENT_LEASE  # shared with other schedulers on this cluster
-    dialects: tuple[str, ...] = ()  # other schedulers whose PodGroups are used
-    slow_plugin: float = LIMIT  # seconds in one step after which a plugin is logged as slow
 
 
 class ServedCluster:

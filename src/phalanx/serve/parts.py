@@ -5,13 +5,10 @@ A part is a function from the running API server to a component; it uses other p
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
-from functools import partial
 
-from phalanx.controllers.cluster_mode.kueue import PlacementCheck
-from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests, class_name
-from phalanx.engine.engine import Engine
+import msgspec
+
 from phalanx.local.nodes.autoscaler import Autoscaler
 from phalanx.local.nodes.devices import parse_devices
 from phalanx.local.nodes.fleet import Notify
@@ -23,17 +20,13 @@ from phalanx.serve.autoscaling import DemandSource
 from phalanx.serve.cluster import ClusterSettings, Part
 from phalanx.serve.component import Component, Loop
 from phalanx.serve.controllers import ControllersService
-from phalanx.serve.kueue_places import EnginePlaces
-from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
 from phalanx.serve.metrics.at_scrape import counter_text
-from phalanx.serve.metrics.demand import DemandMetrics
-from phalanx.serve.metrics.plugin_times import PluginTimes
 from phalanx.serve.metrics.process import FAILURES
-from phalanx.serve.metrics.scheduler import SchedulerMetrics
 from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.paths import PATHS
 from phalanx.serve.recording import next_recording
-from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler_parts import DecidingSettings, SchedulerParts
 
 # Called with the scheduler before it starts, by views of its state.
 Follow = Callable[[ApiServer, SchedulerService, Diagnostics], None]
@@ -52,11 +45,9 @@ def parts_of(settings: ClusterSettings, follow: Follow | None = None, notify: No
     if settings.run_controllers:
         parts.append(controllers)
     if settings.run_scheduler:
-        parts.append(scheduler(settings, follow, source))
+        parts.append(scheduler(settings, source, follow))
     if groups:
         parts.append(autoscaler(groups, source))
-    if settings.provisioning:
-        parts.append(provisioning_requests(class_name(settings.provisioning), source))
     return parts
 
 
@@ -76,65 +67,25 @@ def autoscaler(groups: Sequence[NodeGroup], source: DemandSource) -> Part:
     return make
 
 
-def provisioning_requests(class_: str, source: DemandSource) -> Part:
-    def make(server: ApiServer) -> Component:
-        client = server.client("phalanx-scheduler")
-        requests = ProvisioningRequests(client, class_, source.lacking, server.context.clock)
-        return Loop("provisioning", provisioning(requests).run)
-
-    return make
-
-
-def scheduler(settings: ClusterSettings, follow: Follow | None = None, source: DemandSource | None = None) -> Part:
+def scheduler(settings: ClusterSettings, source: DemandSource, follow: Follow | None = None) -> Part:
     """Return the scheduler as a part. `source`: is connected to the scheduler and declares nodes of an autoscaler."""
-    recordings = 0
+    starts = 0
 
     def make(server: ApiServer) -> Component:
-        nonlocal recordings
-        recordings += 1
-        record = settings.record
-        if record is not None and recordings > 1:
-            record = next_recording(record)
-        times = PluginTimes(server.context.clock, settings.slow_plugin)
-        service = SchedulerService(
-            server.client("phalanx-scheduler"),
-            Engine(settings.scheduler.engine(), settings.server.gates, watch=times.watch),
-            settings.server.gates,
-            server.context.clock,
-            random.Random(),  # system seed; event names are not secret
-            SchedulerOptions(
-                name=settings.scheduler.profiles[0].scheduler_name,
-                record=record,
-                record_head={"config": settings.scheduler_document, "gates": settings.server.gates.as_dict()},
-                times=times,
-                placement_lease=settings.placement_lease,
-                dialects=settings.dialects,
-            ),
-        )
-        diagnostics = Diagnostics(
-            service.engine,
-            server.client("phalanx-scheduler"),
-            settings.server.gates,
-            lambda: service.synced,
-            server.context.clock.now,
-            source.pools if source is not None else (),
-        )
-        if source is not None:
-            source.follow(service, diagnostics)
-        metrics = SchedulerMetrics(service)
-        DemandMetrics(metrics.registry, service, diagnostics)
-        server.measure("scheduler", metrics.text)
+        nonlocal starts
+        starts += 1
+        deciding: DecidingSettings = settings
+        if settings.record is not None and starts > 1:
+            deciding = msgspec.structs.replace(settings, record=next_recording(settings.record))
+        client, clock = server.client("phalanx-scheduler"), server.context.clock
+        made = SchedulerParts(client, deciding, settings.server.gates, clock, pools=source.pools)
+        source.follow(made.service, made.diagnostics)
+        server.measure("scheduler", made.metrics.text)
         for path in PATHS:
-            server.answer_questions(path, diagnostics.answer)
+            server.answer_questions(path, made.diagnostics.answer)
         if follow is not None:
-            follow(server, service, diagnostics)
-        duties: list[Duty] = []
-        if settings.kueue:
-            places = EnginePlaces(service, settings.server.gates, diagnostics.priority_classes)
-            check = PlacementCheck(server.client("phalanx-scheduler"), places, server.context.clock)
-            duties.append(admission_checks(check))
-        work = partial(with_duties, service.run, duties)
-        return Loop("scheduler", work, ready=service.wait_synced, stop=service.stop)
+            follow(server, made.service, made.diagnostics)
+        return Loop("scheduler", made.run, ready=made.service.wait_synced, stop=made.service.stop)
 
     return make
 

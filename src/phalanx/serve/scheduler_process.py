@@ -8,43 +8,35 @@ import random
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 from aiohttp import web
 
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.errors import ApiProblem, ConfigProblem
 from phalanx.base.tasks import cause_of_end, end, run_restarting
-from phalanx.controllers.cluster_mode.kueue import PlacementCheck
-from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests
-from phalanx.engine.engine import Engine
-from phalanx.engine.plugins.config import SchedulerConfig, default_config, read_config
+from phalanx.engine.plugins.config import SchedulerConfig, read_config
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import Elector, LeaseSettings
 from phalanx.kube.observed_client import PacedClient
-from phalanx.kube.placement_lease import PLACEMENT_LEASE
 from phalanx.model import yaml_body
 from phalanx.model.gates import Gates
-from phalanx.serve.autoscaling import LackingGroups
 from phalanx.serve.callers import Callers, Guarded
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.health import HealthServer, Secure, made_at_start
-from phalanx.serve.kueue_places import EnginePlaces
-from phalanx.serve.leader_duties import Duty, admission_checks, provisioning, with_duties
-from phalanx.serve.metrics.demand import DemandMetrics
-from phalanx.serve.metrics.plugin_times import LIMIT, PluginTimes
 from phalanx.serve.metrics.process import ProcessMetrics
-from phalanx.serve.metrics.scheduler import SchedulerMetrics
 from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.paths import PATHS
 from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
-from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
+from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler_parts import DecidingSettings, SchedulerParts
 from phalanx.serve.settings import Listen
 from phalanx.serve.start_checks import (
     SCHEDULER_RIGHTS,
@@ -58,13 +50,10 @@ from phalanx.serve.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class SchedulerSettings:
+class SchedulerSettings(DecidingSettings, frozen=True, kw_only=True):
     kubeconfig: str = ""  # "" = in-cluster
     context: str = ""
-    config: SchedulerConfig = field(default_factory=default_config)
-    document: dict[str, Any] = field(default_factory=dict)  # configuration as written, for recordings
-    gates: Gates = field(default_factory=Gates)
+    gates: Gates = msgspec.field(default_factory=Gates)
     leader_elect: bool = True
     lease_name: str = ""  # "": as in the configuration
     lease_namespace: str = ""
@@ -72,12 +61,6 @@ class SchedulerSettings:
     health_port: int = 0
     secure: Listen | None = None  # address with TLS, for authenticated callers
     secure_tls_dir: Path | None = None
-    record: Path | None = None
-    placement_lease: str = PLACEMENT_LEASE  # "": ignore other Phalanx schedulers
-    slow_plugin: float = LIMIT  # seconds; see PluginTimes
-    dialects: tuple[str, ...] = ()  # other schedulers whose PodGroups are used
-    kueue: bool = False  # answer admission checks of Kueue
-    provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
 
 
 def installed_plugins() -> list[str]:
@@ -144,19 +127,18 @@ class SchedulerProcess:
         settings: SchedulerSettings,
         *,
         clock: Clock | None = None,
-        beside: MakeInCluster | None = None,
+        dashboard: MakeInCluster | None = None,
         before: Elector | None = None,
     ) -> None:
         """before: the elector of an earlier instance that lost the lease."""
         self._settings, self._before = settings, before
-        self._make_in_cluster = beside
-        self._with_others: InCluster | None = None
+        self._make_dashboard = dashboard
+        self._dashboard: InCluster | None = None
         self._showing: asyncio.Task[None] | None = None
         self._clock = clock or SystemClock()
         self._rng = random.Random()  # system seed; its values are not secret
-        self.service: SchedulerService | None = None
+        self.parts: SchedulerParts | None = None
         self.health: HealthServer | None = None
-        self.diagnostics: Diagnostics | None = None
         self._task: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._checks: asyncio.Task[None] | None = None
@@ -170,43 +152,31 @@ class SchedulerProcess:
     async def start(self) -> None:
         settings = self._settings
         connection = self._connection()
-        times = PluginTimes(self._clock, settings.slow_plugin)
-        engine = Engine(settings.config.engine(), settings.gates, watch=times.watch)
         client = self._client = await connected(connection, "phalanx-scheduler", connections=128)
-        name = settings.config.profiles[0].scheduler_name
         limits = settings.config.client_connection
         paced = PacedClient(client, limits.qps, limits.burst, self._clock.monotonic) if limits.qps > 0 else client
         groups = GroupApi(paced)
-        service = self.service = SchedulerService(
-            groups,
-            engine,
+        parts = self.parts = SchedulerParts(
+            client,
+            settings,
             settings.gates,
             self._clock,
-            self._rng,
-            SchedulerOptions(
-                name=name,
-                record=settings.record,
-                record_head={"config": settings.document, "gates": settings.gates.as_dict()},
-                times=times,
-                placement_lease=settings.placement_lease,
-                dialects=settings.dialects,
-                lease_client=client,  # the lease must not wait behind rate-limited calls
-                may_act=lambda: self._elector is None or self._elector.holds,
-            ),
+            writer=groups,
+            may_act=lambda: self._elector is None or self._elector.holds,
         )
-        metrics = SchedulerMetrics(service)
+        service = parts.service
         lease = self._lease().name if settings.leader_elect else ""
-        ProcessMetrics(metrics.registry, client, lease=lease, leading=self._leads, gates=settings.gates)
+        ProcessMetrics(parts.metrics.registry, client, lease=lease, leading=self._leads, gates=settings.gates)
         watchdog = Watchdog(
             lambda: service.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
         )
         self._watching.append(asyncio.create_task(watchdog.run(), name="watchdog"))
         callers = Callers(client)
         self.health = HealthServer(
-            metrics.registry,
+            parts.metrics.registry,
             live=watchdog.checks,
             ready={"informer-sync": lambda: ", ".join(service.unsynced)},
-            extensions=self._questions(callers, client, service, metrics),
+            extensions=self._queries(callers, client, parts),
             guarded=PATHS,
         )
         await self.health.start(settings.health_host, settings.health_port)
@@ -214,11 +184,9 @@ class SchedulerProcess:
             await self.health.start_secure(Secure(settings.secure, self._certificate(), callers))
         await wait_for_server(client)
         self._checks = asyncio.create_task(self._check(client, groups), name="checks")
-        if self._with_others is not None:
-            self._showing = asyncio.create_task(
-                run_restarting("the dashboard", self._with_others.run), name="dashboard"
-            )
-        self._task = asyncio.create_task(self._run(client, service), name="the scheduler")
+        if self._dashboard is not None:
+            self._showing = asyncio.create_task(run_restarting("the dashboard", self._dashboard.run), name="dashboard")
+        self._task = asyncio.create_task(self._run(client, parts), name="the scheduler")
         ready = asyncio.create_task(self._ready(service))
         await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
@@ -240,18 +208,14 @@ class SchedulerProcess:
         self._watching.append(asyncio.create_task(files.follow(), name="certificate"))
         return files.context
 
-    def _questions(
-        self, callers: Callers, client: HttpClient, service: SchedulerService, metrics: SchedulerMetrics
-    ) -> dict[str, Handler]:
-        diagnostics = self.diagnostics = Diagnostics(
-            service.engine, client, self._settings.gates, lambda: service.synced, self._clock.now
-        )
-        DemandMetrics(metrics.registry, service, diagnostics)
-        guarded = Guarded(diagnostics, callers)
+    def _queries(self, callers: Callers, client: HttpClient, parts: SchedulerParts) -> dict[str, Handler]:
+        guarded = Guarded(parts.diagnostics, callers)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
-        if self._make_in_cluster is not None:
-            self._with_others = self._make_in_cluster(service, diagnostics, guarded, client, self._clock, self.leader)
-            routes |= self._with_others.routes()
+        if self._make_dashboard is not None:
+            self._dashboard = self._make_dashboard(
+                parts.service, parts.diagnostics, guarded, client, self._clock, self.leader
+            )
+            routes |= self._dashboard.routes()
         return routes
 
     def _leads(self) -> bool:
@@ -278,39 +242,28 @@ class SchedulerProcess:
             election.retry_period,
         )
 
-    async def _run(self, client: HttpClient, service: SchedulerService) -> None:
+    async def _run(self, client: HttpClient, parts: SchedulerParts) -> None:
         settings = self._settings
         if not settings.leader_elect:
-            await self._lead(client, service)
+            await parts.run()
             return
         lease = self._lease()
         identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
         before = self._before
         made = Elector(client, lease, identity, self._clock) if before is None else before.successor(client, identity)
         self._elector = made
-        await self._elector.lead(lambda: self._lead(client, service), lambda: service.settled)
-
-    async def _lead(self, client: HttpClient, service: SchedulerService) -> None:
-        duties: list[Duty] = []
-        if self._settings.provisioning and self.diagnostics is not None:
-            lacking = LackingGroups(service, self.diagnostics).ask
-            requests = ProvisioningRequests(client, self._settings.provisioning, lacking, self._clock)
-            duties.append(provisioning(requests))
-        if self._settings.kueue and self.diagnostics is not None:
-            places = EnginePlaces(service, self._settings.gates, self.diagnostics.priority_classes)
-            duties.append(admission_checks(PlacementCheck(client, places, self._clock)))
-        await with_duties(service.run, duties)
+        await self._elector.lead(parts.run, lambda: parts.service.settled)
 
     def again(self) -> SchedulerProcess:
         """Return a standby at the same address with new caches and a new engine."""
         settings, health = self._settings, self.health
         if health is not None:
-            settings = replace(settings, health_port=health.port)
+            settings = msgspec.structs.replace(settings, health_port=health.port)
             if settings.secure is not None:
-                settings = replace(settings, secure=replace(settings.secure, port=health.secure_port))
+                settings = msgspec.structs.replace(settings, secure=replace(settings.secure, port=health.secure_port))
         if settings.record is not None:
-            settings = replace(settings, record=next_recording(settings.record))
-        return SchedulerProcess(settings, clock=self._clock, beside=self._make_in_cluster, before=self._elector)
+            settings = msgspec.structs.replace(settings, record=next_recording(settings.record))
+        return SchedulerProcess(settings, clock=self._clock, dashboard=self._make_dashboard, before=self._elector)
 
     async def until_failure(self) -> None:
         tasks = [task for task in (self._task, *self._watching) if task is not None]
@@ -321,19 +274,19 @@ class SchedulerProcess:
     def _acting(self) -> bool:
         """Return True if it may have begun to write: its caches are filled, and it has the lease if needed."""
         leads = not self._settings.leader_elect or (self._elector is not None and self._elector.leading)
-        return leads and self.service is not None and self.service.synced
+        return leads and self.parts is not None and self.parts.service.synced
 
     async def stop(self) -> None:
-        if self.service is not None:
-            await self.service.stop()
+        if self.parts is not None:
+            await self.parts.service.stop()
         if self._task is not None:
             if self._acting:
                 await asyncio.wait({self._task}, timeout=25)  # running writes finish
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        if self._showing is not None and self._with_others is not None:
+        if self._showing is not None and self._dashboard is not None:
             await end((self._showing,))
-            await self._with_others.close()
+            await self._dashboard.close()
         await end([*self._watching, *([self._checks] if self._checks is not None else [])])
         if self.health is not None:
             await self.health.stop()

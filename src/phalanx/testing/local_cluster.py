@@ -265,7 +265,7 @@ def local_cluster(
         authorization=authorization,
         audit_log=audit_log,
     )
-    chosen = ClusterSettings(server, **settings)
+    chosen = ClusterSettings(server=server, **settings)
     loop = MovableLoop() if movable else usual_loop()
     clock = MovableClock(loop) if isinstance(loop, MovableLoop) else SystemClock()
     return LocalCluster(ServedCluster(chosen, parts_of(chosen), clock=clock, limits=limits), kubeconfig, loop)

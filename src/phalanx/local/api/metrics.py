@@ -40,17 +40,17 @@ class ApiMetrics:
     def measure_store(self, store: Store) -> None:
         """Register the metrics of a store."""
 
-        def gauge(name: str, text: str, value: Callable[[], float]) -> None:
+        def store_gauge(name: str, text: str, value: Callable[[], float]) -> None:
             Gauge(f"phalanx_store_{name}", text, registry=self.registry).set_function(value)
 
-        gauge("objects", "Objects in the store.", lambda: store.count)
-        gauge("watchers", "Watches under way.", lambda: store.watchers)
-        gauge("window_changes", "Changes that are kept for watches.", lambda: store.window[0])
-        gauge("window_bytes", "Bytes of states that only the window of changes keeps.", lambda: store.window[1])
-        gauge("space_alarm", "1 while the disk is too full for what grows.", lambda: float(bool(store.alarm())))
-        gauge("damaged", "1 once reading the file again found damage.", lambda: float(bool(store.integrity())))
-        gauge("verified_timestamp_seconds", "When the whole file was last found right.", lambda: store.verified)
-        gauge("free_bytes", "Free on the disk of the store, when last looked at.", lambda: store.free_bytes)
+        store_gauge("objects", "Objects in the store.", lambda: store.count)
+        store_gauge("watchers", "Watches under way.", lambda: store.watchers)
+        store_gauge("window_changes", "Changes that are kept for watches.", lambda: store.window[0])
+        store_gauge("window_bytes", "Bytes of states that only the window of changes keeps.", lambda: store.window[1])
+        store_gauge("space_alarm", "1 while the disk is too full for what grows.", lambda: float(bool(store.alarm())))
+        store_gauge("damaged", "1 once reading the file again found damage.", lambda: float(bool(store.integrity())))
+        store_gauge("verified_timestamp_seconds", "When the whole file was last found right.", lambda: store.verified)
+        store_gauge("free_bytes", "Free on the disk of the store, when last looked at.", lambda: store.free_bytes)
 
     def measure_fairness(self, fairness: Fairness) -> None:
         """Register the metrics of fairness, with the names of kube-apiserver.
