@@ -76,3 +76,6 @@ def test_the_gate_lets_counts_limit_basic_groups() -> None:
         cluster.see(node("n").cpu("16"), counts(max=2), pod_group("g"), *members(4))
         cluster.step()
         assert len(cluster.bound) == placed
+        (accepted,) = cluster.objects["WorkloadPolicy"]["p"].status.conditions
+        assert accepted.status == "True"
+        assert ("spec.counts has no effect on groups with the Basic policy" in accepted.message) is not on

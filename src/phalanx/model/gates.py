@@ -24,6 +24,8 @@ from collections.abc import Mapping
 
 from phalanx.base.errors import ConfigProblem
 
+COUNTS_OF_BASIC = "WorkloadBasicPolicyDesiredCount"
+
 # name -> (on by default in local mode, gates it needs)
 KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "GenericWorkload": (True, ()),
@@ -39,7 +41,7 @@ KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "MutableMinGroupCount": (True, ()),
     "PodGroupPerReplica": (True, ()),
     "WorkloadSchedulingCycle": (True, ()),
-    "WorkloadBasicPolicyDesiredCount": (False, ()),
+    COUNTS_OF_BASIC: (False, ()),
 }
 # Fields of `spec` that are dropped from new objects while a gate is off.
 DROPPED = {

@@ -14,12 +14,14 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.groups.expected_pods import ExpectedPods, is_reserved_for
 from phalanx.engine.groups.rank_order import NO_RANKS, Ranks, in_rank_order
+from phalanx.engine.placement.outcome import plural
 from phalanx.engine.placement.problem import Composite, Floats, Ints, Leaf, PlacementProblem, ShapeRow, Subtree
 from phalanx.engine.slices import in_slices, worked
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.pod_rules import ANTI, terms_of_shape
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
+from phalanx.model.gates import COUNTS_OF_BASIC
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import ON_NODE, MemberState
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
@@ -50,7 +52,7 @@ def limit(state: ClusterState, group: Group, priority: int) -> int:
 def _counts_apply(state: ClusterState, group: Group) -> bool:
     """Return whether counts apply. KEP-4671: counts of groups with the Basic policy have their own feature gate."""
     assert group.spec is not None
-    return group.spec.gang or state.gates("WorkloadBasicPolicyDesiredCount")
+    return group.spec.gang or state.gates(COUNTS_OF_BASIC)
 
 
 def surplus(state: ClusterState, group: Group, priority: int) -> str:
@@ -59,9 +61,9 @@ def surplus(state: ClusterState, group: Group, priority: int) -> str:
     if group.composite or limit(state, group, priority) > 0:
         return ""
     if policy.max_count is not None and group.placed >= policy.max_count:
-        return f"{group.placed} pods of {group.key} are placed, and its policy allows {policy.max_count} (counts.max)"
+        return f"{group.key} has {plural(group.placed, 'pod')} placed, and its policy allows {policy.max_count} (counts.max)"
     return (
-        f"{group.placed} pods of {group.key} are placed, and its policy asks for {policy.desired_count}"
+        f"{group.key} has {plural(group.placed, 'pod')} placed, and its policy asks for {policy.desired_count}"
         " (counts.desired): more are placed when no waiting workload of equal or higher priority could use the room"
     )
 

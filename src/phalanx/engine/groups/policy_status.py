@@ -9,6 +9,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.groups.co_placement import cycle, partner
 from phalanx.engine.groups.conditions import GroupConditions
+from phalanx.model.gates import COUNTS_OF_BASIC, Gates
 from phalanx.model.groups import Group, GroupForest, GroupKey
 from phalanx.model.groups.policies import Name, PolicyEntry
 from phalanx.model.groups.policy import FieldProblem
@@ -22,8 +23,8 @@ WrittenStatus = tuple[str, str, str, int, int]  # status, reason, message, gener
 
 
 class PolicyStatuses:
-    def __init__(self, forest: GroupForest, conditions: GroupConditions, emit: Emit) -> None:
-        self._forest, self._conditions, self._emit = forest, conditions, emit
+    def __init__(self, forest: GroupForest, conditions: GroupConditions, gates: Gates, emit: Emit) -> None:
+        self._forest, self._conditions, self._gates, self._emit = forest, conditions, gates, emit
         self._chosen: dict[GroupKey, Name] = {}  # group -> its effective policy
         self._matched: Counter[Name] = Counter()
         self._found: dict[GroupKey, tuple[FieldProblem, ...]] = {}  # problems found when the policy was applied
@@ -164,7 +165,16 @@ class PolicyStatuses:
             text = f"no group of {target.kind} {target.name} is known in namespace {entry.name[0]}"
             return "False", "TargetNotFound", f"spec.targetRef: {text}"
         text = f"in effect for {target.kind} {target.name}"
-        return "True", ACCEPTED, "; ".join([text, *entry.parsed.notes])
+        return "True", ACCEPTED, "; ".join([text, *entry.parsed.notes, *self._without_counts(entry)])
+
+    def _without_counts(self, entry: PolicyEntry) -> list[str]:
+        """Return a note if the policy's counts have no effect on some of its groups."""
+        if self._gates(COUNTS_OF_BASIC) or not {"desired_count", "max_count"} & entry.parsed.fields.keys():
+            return []
+        groups = [self._forest.group(key) for key, name in self._chosen.items() if name == entry.name]
+        basic = any(each is not None and each.spec is not None and not each.spec.gang for each in groups)
+        note = f"spec.counts has no effect on groups with the Basic policy (feature gate {COUNTS_OF_BASIC})"
+        return [note] if basic else []
 
 
 def _written(policy: WorkloadPolicy) -> WrittenStatus | None:

@@ -22,7 +22,7 @@ class Statuses:
         self.health = GroupHealth(state, conditions, losses, emit)
         self.room = RoomConditions(state.forest, emit)
         self.workloads = WorkloadStatuses(state.forest, lambda group: self.health.state(group).phase, emit)
-        self.policies = PolicyStatuses(state.forest, conditions, emit)
+        self.policies = PolicyStatuses(state.forest, conditions, state.gates, emit)
 
     def notify(self) -> None:
         """Write changed statuses at the end of a step."""
