@@ -60,10 +60,11 @@ def surplus(state: ClusterState, group: Group, priority: int) -> str:
     policy = group.policy
     if group.composite or limit(state, group, priority) > 0:
         return ""
+    placed = f"{group.key} has {plural(group.placed, 'pod')} placed"
     if policy.max_count is not None and group.placed >= policy.max_count:
-        return f"{group.key} has {plural(group.placed, 'pod')} placed, and its policy allows {policy.max_count} (counts.max)"
+        return f"{placed}, and its policy allows {policy.max_count} (counts.max)"
     return (
-        f"{group.key} has {plural(group.placed, 'pod')} placed, and its policy asks for {policy.desired_count}"
+        f"{placed}, and its policy asks for {policy.desired_count}"
         " (counts.desired): more are placed when no waiting workload of equal or higher priority could use the room"
     )
 
