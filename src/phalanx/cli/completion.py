@@ -79,7 +79,7 @@ def complete_target(context: click.Context, parameter: click.Parameter, incomple
         return [CompletionItem(f"{name}/") for name in _kinds() if name.startswith(incomplete)]
     try:
         names = asyncio.run(asyncio.wait_for(_names(kind, context.params), SECONDS))
-    except Exception:  # whatever it is: a tab key is no place to tell it
+    except Exception:  # shell completion must not print errors
         return []
     return [CompletionItem(lead + name) for name in names if name.startswith(start)]
 

@@ -83,7 +83,7 @@ def picture(rows: list[DemoRow], width: int, height: int) -> Text:
     drawn = Text(no_wrap=True, overflow="ellipsis")
     drawn.append("Groups (Ctrl-C stops the cluster)\n", style="bold")
     drawn.append(_line(TITLES, widths, width) + "\n", style="dim")
-    room = height - 4  # title, heads, the line that tells the cut, the prompt
+    room = height - 4  # title, column heads, the line with the number of omitted rows, the prompt
     for number, (row, cell) in enumerate(zip(rows, cells, strict=True)):
         reason = _reason(row, width)
         if room < 1 + len(reason):

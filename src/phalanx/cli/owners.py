@@ -26,7 +26,7 @@ from phalanx.model.objects import Pod
 AskOne = Callable[[str, str], Awaitable[CommandResult]]  # about one pod or group: kind, name
 NOT_CREATED = ("FailedCreate", "FailedWorkloadCreate", "GroupCreationFailed")  # reasons of events
 CREATED = ("SuccessfulCreate", "PodGroupCreated")
-MOST_PODS = 3  # of a workload without groups that are asked about
+MOST_PODS = 3  # of a workload without groups that are explained
 
 
 async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandResult]:

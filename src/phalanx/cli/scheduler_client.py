@@ -286,7 +286,7 @@ def _then(problem: Exception) -> str:
 
 
 class Colours:
-    """Colours only for people at a terminal who did not say NO_COLOR; FORCE_COLOR asks for them elsewhere too."""
+    """Use colours only on terminals and without NO_COLOR; FORCE_COLOR sets them elsewhere too."""
 
     def __init__(self, on: bool | None = None) -> None:
         if on is None:

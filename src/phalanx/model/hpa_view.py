@@ -13,7 +13,7 @@ from phalanx.model.kinds import Json
 _PREFIX = "autoscaling.alpha.kubernetes.io/"
 METRICS, CURRENT = f"{_PREFIX}metrics", f"{_PREFIX}current-metrics"
 CONDITIONS, BEHAVIOR = f"{_PREFIX}conditions", f"{_PREFIX}behavior"
-# kind of metric -> v1's names of (who it is about, metric, its selector, value, value on average)
+# kind of metric -> v1's names of (described object, metric, its selector, value, value on average)
 _WORDS = {
     "object": ("target", "metricName", "selector", "Value", "averageValue"),
     "pods": ("", "metricName", "selector", "", "AverageValue"),

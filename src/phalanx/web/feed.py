@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL = 0.2  # seconds between two changes at most as often
 SHARE = 20  # of the loop's time: one part in so many
-SLICE = 400  # nodes read between two looks at the sockets
+SLICE = 400  # nodes read between two turns of the event loop
 KEPT_CHANGES = 600
 KEPT_BYTES = 8 << 20
 KEEPALIVE_SECONDS = 15.0  # seconds: a comment, so that dead connections are noticed

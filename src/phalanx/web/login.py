@@ -30,7 +30,7 @@ class Login:
         session_seconds: float = SESSION_SECONDS,
         logouts: Path | None = None,
     ) -> None:
-        """`logouts`: where to keep who logged out; without it they are known as long as this process lives."""
+        """`logouts`: where logouts are kept; None: in memory, until this process ends."""
         self._key, self._now = key, now
         self.session_seconds = session_seconds
         self._links: dict[str, float] = {}  # digest of the secret -> good until

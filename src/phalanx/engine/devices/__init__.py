@@ -1,1 +1,1 @@
-"""Devices of dynamic resource allocation: what drivers publish, what claims ask for, and who gets which."""
+"""Devices of dynamic resource allocation: what drivers publish, what claims request, and which pods get them."""

@@ -263,7 +263,7 @@ class _Builder:
     def _with_others(self, part: Subtree) -> Subtree:
         """Add groups of other workloads that have started: their expected pods are placed too, but never bound."""
         others = []
-        for group in self._outstanding_pods.beside:
+        for group in self._outstanding_pods.others:
             try:
                 others.append(self._part(group))
             except Unplaceable:  # its members contradict its rules: it cannot be completed

@@ -27,7 +27,7 @@ def set_condition(
     message: str,
     counts: dict[str, int | str] | None = None,
 ) -> None:
-    """Decide to write a condition of a group's object. `counts`: fields of the status beside it."""
+    """Decide to write a condition of a group's object. `counts`: other fields of the status."""
     key, spec = group.key, group.spec
     assert spec is not None
     emit(

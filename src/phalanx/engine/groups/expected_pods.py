@@ -31,7 +31,7 @@ class ExpectedGroup(msgspec.Struct, frozen=True):
 
 class ExpectedPods(msgspec.Struct, frozen=True):
     wholes: Mapping[GroupKey, ExpectedGroup] = msgspec.field(default_factory=dict)
-    beside: tuple[Group, ...] = ()  # other groups that have started and are incomplete
+    others: tuple[Group, ...] = ()  # other groups that have started and are incomplete
 
 
 def announced_by(group: Group) -> tuple[int, Pod] | None:
@@ -95,7 +95,7 @@ def outstanding_pods(
     wholes = {leaf.key: whole for leaf in leaves if (whole := whole_of(state, leaf)) is not None}
     if not wholes:
         return None
-    beside = []
+    incomplete = []
     left = _free_slots(state) + 1 - sum(len(whole.records) for whole in wholes.values())
     for other in others:
         # Groups of lower priority do not reserve room against this one.
@@ -105,5 +105,5 @@ def outstanding_pods(
         if whole is not None and len(whole.records) <= left:  # larger groups cannot be completed
             left -= len(whole.records)
             wholes[other.key] = whole
-            beside.append(other)
-    return ExpectedPods(wholes, tuple(beside))
+            incomplete.append(other)
+    return ExpectedPods(wholes, tuple(incomplete))

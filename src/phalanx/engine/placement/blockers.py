@@ -115,7 +115,7 @@ def object_blockers(state: ClusterTables, shape: Shape) -> Iterator[Blocker]:
 
 
 def total_blockers(columns: Columns, leaf: LeafDemand) -> Iterator[Blocker]:
-    """Yield a sentence for each resource of which the nodes together have less than the minimum of a group asks for.
+    """Yield a sentence for each resource of which all nodes together have less than the minimum of a group requests.
 
     Groups with pods of several shapes are left out: which of them are the minimum is not known.
     """

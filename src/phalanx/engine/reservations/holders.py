@@ -60,7 +60,7 @@ def holders(
 ) -> tuple[str, ...]:
     """Describe, for a unit of this namespace and priority, the units for which room is reserved against it.
 
-    Everyone who may read the unit reads this: units of other namespaces are counted and not named.
+    Every user who may read the unit reads this: units of other namespaces are counted and not named.
     `nodes`: consider only these nodes; None means all. `own`: names of the unit's own groups.
     """
     found: set[Holder] = set()

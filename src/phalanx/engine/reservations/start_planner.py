@@ -365,7 +365,7 @@ class StartPlanner:
                 entry.why_moved = Reason.HIGHER_PRIORITY
 
     def _improve(self, out: Decisions) -> None:
-        """Build a better plan if the work is paid for; otherwise start only what fits beside the present one."""
+        """Build a better plan if the work is paid for; otherwise start only what fits next to the present one."""
         settings = self.settings
         cost = 1 + self.base.n * self.free.shape[1] // CELLS_PER_SEARCH
         if self._credit < cost * min(len(self.waiting), settings.depth):

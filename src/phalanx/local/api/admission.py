@@ -68,7 +68,7 @@ _CLASSES = {
         "volume.beta.kubernetes.io/storage-class",
     ),
 }
-# How long a pod stays on a node that went away, when it does not say itself.
+# How long a pod without an own toleration stays on a node that is not ready or unreachable.
 _DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _TOLERATION_SECONDS = 300
 
@@ -286,7 +286,7 @@ class Admission:
                     if spec.get(name) is None and before.get(name) is not None:
                         spec[name] = before[name]
                 if spec.get("tolerations") != before.get("tolerations"):
-                    _pod_defaults(new)  # who writes a new list need not repeat what every pod gets
+                    _pod_defaults(new)  # an update with a new list need not repeat the defaults of every pod
         elif key == _POD_GROUPS:
             _only_controllers(kind, new, old["metadata"].get("annotations") or {}, user)
         elif key == "services":

@@ -186,7 +186,7 @@ class App:
             self._authorize(record, user, attributes_of(request))
         self._read_headers(request, scope["headers"])
         if route.subresource in CONNECTIONS:
-            request.body = scope["query_string"]  # what is wanted stands there; what follows is no body
+            request.body = scope["query_string"]  # the request is answered from its headers; what follows is no body
         elif method in WITH_BODY:
             request.body = await self._body(receive)
         try:
@@ -368,7 +368,7 @@ class App:
             async for piece in stream:
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
                 if len(piece) > YIELD_BYTES:
-                    # There is more behind a piece of this size, and sending to who went away never waits: without a
+                    # More pieces follow, and sending to a client that is gone never waits: without a
                     # turn for other requests a disconnect would not be noticed before all of it is encoded.
                     await asyncio.sleep(0)
         except asyncio.CancelledError:
@@ -406,7 +406,7 @@ def _problem_answer(problem: ApiProblem) -> Answer:
     if problem.http_code == 401:
         headers["WWW-Authenticate"] = "Bearer"
     if problem.http_code == 413:
-        headers["Connection"] = "close"  # the rest of the body is not worth reading
+        headers["Connection"] = "close"  # the rest of the body is not read
     return Answer(problem.http_code, encode(problem.status()), headers=headers)
 
 

@@ -228,7 +228,7 @@ def _merge_items(walker: Walker, live: list[Any], config: list[Any]) -> list[Any
                     if first in placed:
                         rest.popleft()
                         continue
-                    break  # the configuration wants it later: what follows it stays with it
+                    break  # the configuration has it later: the items after it stay behind it
                 out.append(clone(rest.popleft()[1]))
             if rest and rest[0][0] == key:
                 rest.popleft()

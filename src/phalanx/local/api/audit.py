@@ -83,7 +83,7 @@ class Audit:
         try:
             os.write(self._descriptor, encode(event) + b"\n")
             self._failing = False
-        except OSError as problem:  # a full disk must not stop the cluster; it is said once
+        except OSError as problem:  # a full disk must not stop the cluster; it is logged once
             if not self._failing:
                 log.error("the audit log %s cannot be written: %s", self.path, problem.strerror or problem)
             self._failing = True

@@ -25,7 +25,7 @@ class _Pod(msgspec.Struct, gc=False, forbid_unknown_fields=True):
     metadata: dict[str, msgspec.Raw]
     spec: dict[str, msgspec.Raw]
     status: dict[str, Any]
-    apiVersion: str  # as it is spelled
+    apiVersion: str  # as written
     kind: str
 
 
@@ -69,7 +69,7 @@ class Bindings:
             entry = changes.store.latest(key)
             if entry is None:
                 raise not_found(pods, name)
-            # Quotas count what a spec says, and need all of it.
+            # Quotas count the requests of a spec, and need the whole spec.
             pod: Json = decode(entry.value) if changes.storing.beyond else _in_parts(entry.value)
             changes.check_preconditions(pods, name, metadata, pod["metadata"])
             self._assign(pods, pod, node, metadata)

@@ -17,7 +17,7 @@ from phalanx.model.decode import PROTOBUF, as_json, conform, in_order, is_slow, 
 from phalanx.model.kinds import Json, Kind, Version
 from phalanx.model.schema import Object
 
-# One thread: however many slow bodies come, the loop keeps its half of the interpreter.
+# One thread: many slow bodies must not take more than half of the interpreter from the loop.
 _READERS = ThreadPoolExecutor(1, "phalanx-bodies")
 
 

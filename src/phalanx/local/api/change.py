@@ -101,7 +101,7 @@ class Changes:
         )
         events = self.ctx.registry.by_path("", "v1", "events")
         if not found or entry is None or events is None or is_controlled(obj):
-            return found  # a controller's object: its owner got the warning
+            return found  # an object of a controller: the client that wrote its owner got the warning
         kind, now = request.kind, self.ctx.clock.now()
         event = event_of(kind.kind, api_version(kind.group, request.version.name), obj, found, now)
         stamp_new(events, event["metadata"], event["metadata"]["namespace"], rfc3339(now), self.ctx.rng)
@@ -213,7 +213,7 @@ class Changes:
             obj, entry = await self.create_object(request, options, body.obj)
             return await self.answer(request, obj, entry, 201, body.warnings)
         metadata = body.obj["metadata"]
-        if self.latest(request) is None:  # before any complaint about the body, as everywhere
+        if self.latest(request) is None:  # before errors in the body are reported, as everywhere
             raise not_found(kind, request.name)
         if not metadata.get("resourceVersion") and not kind.unconditional_update:
             self.reject(
@@ -372,7 +372,7 @@ class Changes:
         homes = () if kind.stored_as else kind.versions
         complete = next((home.from_storage for home in homes if home.name == kind.storage_version), None)
         value = entry.value
-        if kind.convert is not None:  # what was stored before another version became that of the store
+        if kind.convert is not None:  # objects stored before the storage version changed
             (value,) = await self.ctx.conversions.values(kind, kind.storage_version, [value])
         obj: Json = decode(value)
         return obj if complete is None else complete(obj)

@@ -49,7 +49,7 @@ class Conversions:
     def __init__(self, store: StoreProtocol, rng: Any) -> None:
         self._store, self._rng = store, rng
         self._callers: dict[str, WebhookCaller] = {}  # by kind
-        self._kept = Shared(KEPT_BYTES)  # what several readers and watchers ask for is asked once
+        self._kept = Shared(KEPT_BYTES)  # one conversion for several readers and watchers
 
     def close(self) -> None:
         for caller in self._callers.values():

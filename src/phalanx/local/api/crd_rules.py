@@ -16,7 +16,7 @@ _STRATEGIES = ("None", "Webhook")
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _LIST_TYPES = ("atomic", "map", "set")
 _MAX_DEPTH = 100
-# Inside these the structure may not be specified again: they only narrow what stands outside.
+# Inside these the structure may not be specified again: they only restrict the schema outside.
 _JUNCTORS = ("allOf", "anyOf", "oneOf")
 _STRUCTURE = ("type", "default", "additionalProperties", "nullable", "description", "title")
 
@@ -116,7 +116,7 @@ def _versions(versions: list[Json]) -> list[FieldError]:
     seen: set[str] = set()
     schemas: list[Any] = [(version.get("schema") or {}).get("openAPIV3Schema") for version in versions]
     common = bool(schemas) and isinstance(schemas[0], dict) and all(each == schemas[0] for each in schemas)
-    if common:  # a schema that all versions have is looked at once, under the name of the internal field
+    if common:  # a schema of all versions is checked once, under the name of the internal field
         errors += _schema_errors(schemas[0], "spec.validation.openAPIV3Schema")
     for i, version in enumerate(versions):
         at = f"spec.versions[{i}]"

@@ -148,12 +148,12 @@ def _as_it_was(path: str, new: Any, old: Any, schema: Any) -> bool:
         known = schema if isinstance(schema, dict) else {}
         if field:
             if not (isinstance(new, dict) and isinstance(old, dict) and field in new and field in old):
-                break  # a required field is a matter of the object that lacks it
+                break  # a missing required field is reported for the object that lacks it
             new, old = new[field], old[field]
             schema = (known.get("properties") or {}).get(field) or known.get("additionalProperties")
         else:
             if known.get("x-kubernetes-list-type") != "map":
-                break  # items of a list without keys are what they are as a whole list
+                break  # items of a list without keys have no identity: the list is compared as a whole
             new, old = _copies(new, old, int(index), known.get("x-kubernetes-list-map-keys") or [])
             schema = known.get("items")
     return bool(new == old)

@@ -49,7 +49,7 @@ _ORPHANED_JOB = (
     "set propagationPolicy=Background to remove them or set propagationPolicy=Orphan to suppress this warning"
 )
 _TRIES = 5
-_BATCH = 256  # deletions on their way at once
+_BATCH = 256  # deletions at the same time
 
 
 class DeleteOptions(msgspec.Struct, frozen=True):

@@ -26,7 +26,7 @@ class EventExpiry:
 
     def __init__(self, ctx: Context, ttl: float = TTL) -> None:
         self._ctx, self._ttl = ctx, ttl
-        self._since = ctx.store.revision  # what is newer came under our eyes
+        self._since = ctx.store.revision  # newer events were seen by this process
         self._seen: deque[tuple[float, int]] = deque()  # (when, revision then), rising
 
     async def run(self) -> None:
@@ -64,7 +64,7 @@ class EventExpiry:
             obj["metadata"]["resourceVersion"] = str(revision)
             return encode(obj)
 
-        with suppress(RevisionMismatch):  # it was changed just now and lives on
+        with suppress(RevisionMismatch):  # it was changed meanwhile and is kept
             await self._ctx.store.delete(entry.key, build, entry.revision)
 
 

@@ -71,7 +71,7 @@ class EvictionHandler:
             try:
                 await self._delete(request.kind, replace(request, name=other.key[2]), rest)
             except NotFound:
-                continue  # gone by itself
+                continue  # deleted meanwhile
 
     def _check_together(self, gang: EvictedGang, pods: list[Json]) -> None:
         needed: dict[str, int] = {}

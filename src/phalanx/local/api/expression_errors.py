@@ -152,7 +152,7 @@ def _mutating(obj: Json) -> Iterator[FieldError]:
     for i, mutation in enumerate(spec.get("mutations") or ()):
         form = str(mutation.get("patchType") or "")
         if form not in _MUTATIONS:
-            continue  # the rules of the kind refuse it
+            continue  # the rules of the kind report it
         field, other, wanted = _MUTATIONS[form]
         at = f"spec.mutations[{i}]"
         if mutation.get(other) is not None:

@@ -16,7 +16,7 @@ import msgspec
 
 from phalanx.base.errors import TooManyRequests
 
-OURS = "phalanx-"  # how the user agents of our own programs begin
+OURS = "phalanx-"  # prefix of the user agents of our own programs
 
 
 class Shares(msgspec.Struct, frozen=True):
@@ -24,7 +24,9 @@ class Shares(msgspec.Struct, frozen=True):
 
     slots_per_client: int = 128  # requests of one client being answered
     queue: int = 512  # requests of one client that wait
-    turn: int = 16  # requests of one client begun in one turn of the loop; alone it may begin what all may
+    turn: int = (
+        16  # requests of one client begun in one turn of the loop; a single client may begin as many as all together
+    )
     turn_all: int = 32  # of all clients together; ours and leases do not count
     watches: int = 2048  # of one client
 
@@ -56,7 +58,7 @@ def flow_name(user: str, agent: str) -> str:
 class Fairness:
     def __init__(self, shares: Shares | None = None) -> None:
         self.shares = shares or Shares()
-        self._flows: OrderedDict[str, Flow] = OrderedDict()  # in the order of who is next
+        self._flows: OrderedDict[str, Flow] = OrderedDict()  # the next one first
         self._begun = 0  # in this turn, by all that share
         self._turning = False
         self.rejected = 0
@@ -98,7 +100,7 @@ class Fairness:
             await turn
         except asyncio.CancelledError:
             if turn.done() and not turn.cancelled():
-                self.leave(flow)  # it had just been let in
+                self.leave(flow)  # it had just been admitted
             raise
 
     def leave(self, flow: Flow) -> None:

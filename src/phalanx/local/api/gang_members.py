@@ -24,7 +24,7 @@ class EvictedGang(msgspec.Struct, frozen=True):
     """A group that goes as a whole, with its other members that still run or wait on a node."""
 
     group: GroupKey
-    why: str  # what says so, in words
+    why: str  # the reason, in words
     others: list[Entry]
 
 

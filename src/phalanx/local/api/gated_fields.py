@@ -13,7 +13,7 @@ from phalanx.model.gates import DROPPED
 from phalanx.model.kinds import Json
 
 FieldPath = tuple[str | int, ...]
-# Where templates of pods and of groups lie; nothing else is looked into.
+# Fields that hold templates of pods and groups; no other field is searched.
 _TEMPLATES = (
     "template",
     "jobTemplate",

@@ -20,7 +20,7 @@ Check = Callable[[], str]  # "" while all is well, else why not
 class Health:
     def __init__(self) -> None:
         self.ready = False
-        self.checks: dict[str, Check] = {}  # of readiness: a server that cannot take writes still lives
+        self.checks: dict[str, Check] = {}  # of readiness only: a server that cannot write is alive
         self._counts: Counter[tuple[str, str, str]] = Counter()  # (check, "success" or "error", type) of all answers
 
     def slis(self) -> Answer:

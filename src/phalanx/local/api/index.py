@@ -59,7 +59,7 @@ def index_of(resource: str, value: bytes) -> Index:
     Custom resources may hold anything outside metadata, so nothing else is typed.
     """
     index = _decode_index(value).metadata
-    index.uid = intern(index.uid)  # later states of the object, and other parts of the process, have it too
+    index.uid = intern(index.uid)  # shared with later states of the object and other parts of the process
     return index
 
 
@@ -90,7 +90,7 @@ def _text(read: Show, value: bytes) -> str:
     if isinstance(read, Shown):
         try:
             at: Any = _reader(read.path)(value)
-        except msgspec.ValidationError:  # something else is where an object should be
+        except msgspec.ValidationError:  # the value is not an object
             return read(_decode(value))
         for name in read.path:
             at = getattr(at, name) if at is not None else None

@@ -20,8 +20,8 @@ class Limits(msgspec.Struct, frozen=True):
     header_seconds: float = 10.0  # from the first byte of a request (or the connection) to its last header
     body_seconds: float = 60.0
     idle_seconds: float = 120.0  # between requests
-    write_seconds: float = 30.0  # a client that reads nothing for so long is cut off
-    connections: int = 4096  # when all are taken, the one that was idle longest makes room
+    write_seconds: float = 30.0  # a client that reads nothing for this time is disconnected
+    connections: int = 4096  # when all are in use, the connection that was idle longest is closed
     shares: Shares = msgspec.field(default_factory=Shares)
 
 

@@ -139,7 +139,7 @@ class FieldTracker:
             metadata.pop("managedFields", None)
             return
         if not before.get("managedFields") and not asked:
-            return  # forgotten before; the next apply starts from scratch
+            return  # ownership was cleared before; the next apply begins without owners
         changed, removed = self.differences(kind, old, new, subresource)
         if asked == before.get("managedFields") or not asked or not acceptable(asked):
             if not changed and not removed:

@@ -39,7 +39,7 @@ def negotiate(accept: str, tables: bool = True) -> Form:
         form = _form(clause)
         if form is not None and (tables or form.shape == "object"):
             return form
-    # JSON is what is stored: protobuf only for those who accept nothing else.
+    # The store has JSON: protobuf is sent only to clients that accept nothing else.
     if any(_is_plain_protobuf(clause) for clause in accept.split(",")):
         return Form(protobuf=True)
     raise NotAcceptable(

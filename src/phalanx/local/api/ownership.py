@@ -20,7 +20,9 @@ _MISSING: Any = object()
 _TCP = {"protocol": "TCP"}  # the one defaulted list-map key of the API
 
 Key = Callable[[Any], str | None]  # list item -> its path element, None when it has none
-Plan = tuple[tuple[str, str, "Walker | None", bool], ...]  # name, path element, walker of what is no leaf, always there
+Plan = tuple[
+    tuple[str, str, "Walker | None", bool], ...
+]  # name, path element, walker (None for leaves), always present
 MOST_PLANS = 256  # of one type; objects of one kind have few sets of names
 
 
@@ -139,7 +141,7 @@ class Walker:
         """
         if not self.plain or type(value) is not dict:
             whole = self.added(value)
-            if whole and self.key is not None:  # a list that is always there (spec.containers)
+            if whole and self.key is not None:  # a list that is always present (spec.containers)
                 whole = {key: node for key, node in whole.items() if key != "."}
             return whole
         out: Fields = {}

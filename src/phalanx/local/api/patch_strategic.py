@@ -142,7 +142,7 @@ def _merge_scalars(old: list[Any], patch: list[Any], order: list[Any] | None, to
             there.add(_distinguished(value))
             merged.append(value)
     if order is None:
-        # What the patch names comes in its order, before whatever it cannot be compared with.
+        # Items of the patch come in its order, before items that the patch does not order.
         return _reorder(merged, lambda value: value, patch, old) if patch else merged
     _check_order(patch, order)
     return _reorder(merged, lambda value: value, order, old)
@@ -179,8 +179,8 @@ class _Requested(NamedTuple):
     """What a patch says about a list of objects that have a merge key."""
 
     changes: list[dict[str, Any]]
-    dead: set[Any]  # keys of those that go
-    replace: bool  # nothing of the old list stays
+    dead: set[Any]  # keys of deleted items
+    replace: bool  # the old list is replaced
 
 
 def _read_keyed(patch: list[Any], key: str) -> _Requested:
@@ -212,7 +212,7 @@ def _key_of(item: Any, key: str) -> Any:
 
 
 def _distinguished(value: Any) -> tuple[bool, Any]:
-    """Return a key that tells true from 1, which Python takes for equal and JSON does not."""
+    """Return a key that differs for true and 1, which are equal in Python and not in JSON."""
     return (isinstance(value, bool), value)
 
 

@@ -39,7 +39,7 @@ class QuotaCharge(msgspec.Struct, frozen=True):
     best_effort: bool = False
     priority_class: str = ""
     across: bool = False  # a pod whose (anti-)affinity looks into other namespaces
-    attributes: frozenset[str] | None = None  # of a claim: VolumeAttributesClasses it has, had or asks for
+    attributes: frozenset[str] | None = None  # of a claim: its present, earlier and requested VolumeAttributesClasses
 
 
 class Quota(msgspec.Struct):
@@ -158,7 +158,7 @@ class Quotas:
             return
         spec = new["spec"]
         if any(of_whole_pod(name) for part in ("requests", "limits") for name in amounts(spec, part)):
-            return  # said for the pod as a whole
+            return  # set for the whole pod
         missing: list[str] = []
         for resource in sorted(quota.hard):
             part, _, plain = resource.rpartition(".")
@@ -199,7 +199,7 @@ class Quotas:
         ledger = self._ledgers.get(key[1]) if self._ledgers else None
         if ledger is None:
             return
-        kind = self._registry.by_storage_key(key[0])  # None: its definition went before it
+        kind = self._registry.by_storage_key(key[0])  # None: its definition was deleted before it
         charge = charge_of(kind, obj) if kind is not None and obj is not None else None
         if ledger.set(key, charge):
             self._wake(key[1])
@@ -235,7 +235,7 @@ class Quotas:
             hard = {name: nanos(text) for name, text in (spec.get("hard") or {}).items()}
             quotas.append(Quota(entry.key[2], spec, {}, hard))
         if known is not None and [(q.name, q.spec) for q in quotas] == [(q.name, q.spec) for q in known.quotas]:
-            known.seen = listed  # nothing but a status was written
+            known.seen = listed  # only a status was written
             return known
         ledger = Ledger(listed, quotas)
         if known is not None:
@@ -307,7 +307,7 @@ def _attributes_classes(claim: Json) -> frozenset[str]:
 def _pod_charge(pod: Json, found: Amounts) -> QuotaCharge:
     spec = pod.get("spec") or {}
     requests, limits = pod_amounts(spec, "requests"), pod_amounts(spec, "limits")
-    if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):  # a finished pod takes nothing any more
+    if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):  # a finished pod uses nothing
         found["pods"] = ONE
         for name, amount in requests.items():
             found[f"requests.{name}"] = amount

@@ -110,7 +110,7 @@ class Reader:
         start = bisect_right(entries, after, key=lambda entry: entry.key[1:]) if after is not None else 0
         rest: Iterator[Entry]
         if not selection.everything:
-            # One more than asked for tells whether there are more.
+            # One more than requested shows whether there are more.
             rest = iter(await _chosen(entries, start, selection, limit + 1 if limit else len(entries)))
         else:
             rest = islice(entries, start, None) if start else iter(entries)

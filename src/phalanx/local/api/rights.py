@@ -24,7 +24,7 @@ CLUSTER_ROLES = f"clusterroles.{GROUP}"
 ROLE_BINDINGS = f"rolebindings.{GROUP}"
 CLUSTER_ROLE_BINDINGS = f"clusterrolebindings.{GROUP}"
 _TABLES = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, ROLE_BINDINGS)
-MASTERS = "system:masters"  # may do everything, whatever the objects say
+MASTERS = "system:masters"  # may do everything, whatever roles are bound
 Subject = tuple[str, str]  # ("User" | "Group", name)
 
 
@@ -58,7 +58,7 @@ def attributes_of(request: Request) -> Attributes:
     if kind.key == "namespaces" and name:
         namespace = name  # a Role in a namespace may name that namespace itself
     if not name and request.verb in ("list", "watch", "deletecollection") and "fieldSelector" in request.query:
-        try:  # who may see one object by its name may also list and watch it alone
+        try:  # a caller that may get an object by name may also list and watch that one object
             name = parse_fields(request.query["fieldSelector"]).exact("metadata.name") or ""
         except BadSelector:
             name = ""
@@ -76,7 +76,7 @@ class Grant(NamedTuple):
 class _Bound(NamedTuple):
     everywhere: Mapping[Subject, Sequence[Grant]]
     inside: Mapping[str, Mapping[Subject, Sequence[Grant]]]  # by namespace
-    missing: Mapping[Subject, Sequence[str]]  # roles that are bound and not there
+    missing: Mapping[Subject, Sequence[str]]  # bound roles that do not exist
 
 
 class Rights(msgspec.Struct):

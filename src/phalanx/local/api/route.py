@@ -48,7 +48,7 @@ def parse(path: str) -> Route | None:
     return Route(group, version, rest[0], namespace, rest[1], rest[2], watch)
 
 
-CONNECTIONS = {  # what leads into a container, and the kind of its options
+CONNECTIONS = {  # subresources that connect to a container, and the kind of their options
     "exec": "PodExecOptions",
     "attach": "PodAttachOptions",
     "portforward": "PodPortForwardOptions",

@@ -19,14 +19,14 @@ VALIDATING_POLICIES = f"validatingadmissionpolicies.{GROUP}"
 VALIDATING_BINDINGS = f"validatingadmissionpolicybindings.{GROUP}"
 MUTATING_POLICIES = f"mutatingadmissionpolicies.{GROUP}"
 MUTATING_BINDINGS = f"mutatingadmissionpolicybindings.{GROUP}"
-# What no webhook or policy is asked about: a mistake in one could not be undone.
+# Kinds that no webhook or policy sees: a mistake in one could not be undone.
 EXEMPT = frozenset(
     (MUTATING, VALIDATING, VALIDATING_POLICIES, VALIDATING_BINDINGS, MUTATING_POLICIES, MUTATING_BINDINGS)
 )
 
 
 class Admitted(msgspec.Struct):
-    """One write on its way: what all webhooks and policies are asked about."""
+    """One write, as webhooks and policies match it."""
 
     request: Request
     operation: str  # CREATE, UPDATE, DELETE, CONNECT

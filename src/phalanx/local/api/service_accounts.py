@@ -32,7 +32,7 @@ class _Account:
         self.revision = revision
         self.mount = obj.get("automountServiceAccountToken") is not False
         self.pull_secrets = [{"name": secret.get("name", "")} for secret in obj.get("imagePullSecrets") or ()]
-        # One name for all pods of an account, where others roll dice for each: equal pods stay equal.
+        # The same name for all pods of an account, not a random one for each: equal pods stay equal.
         self.volume = PREFIX + _suffix(f"{namespace}/{name}")
 
 
@@ -67,7 +67,7 @@ class ServiceAccounts:
 
     def _account(self, namespace: str, name: str) -> _Account | None:
         entry = self._store.latest((TABLE, namespace, name))
-        # Every namespace gets its default account by itself, a moment later than it is made: that is not waited for.
+        # The default account of a namespace is created a moment after it: pods do not wait for that.
         if entry is None and name != DEFAULT:
             return None
         revision = entry.revision if entry is not None else 0

@@ -35,7 +35,7 @@ class ServiceAddresses:
     def assign(self, service: Json, namespace: str, old: Json | None) -> list[FieldError]:
         """Assign the address and node ports that a Service lacks.
 
-        Return errors about those that it asks for and another Service has.
+        Return an error for each requested address that another Service has.
         """
         if not self._known:
             self._learn()

@@ -26,7 +26,7 @@ SECONDS = 60
 MOST_BYTES = 64 << 20
 _PATH = re.compile(r"/api/v1/namespaces/([^/]+)/services/([^/]+)/proxy(/.*)?")
 _VERBS = {"GET": "get", "HEAD": "get", "POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
-# kube-apiserver removes the credentials that it has checked; the others are between two neighbours only.
+# kube-apiserver removes the credentials that it has checked; the others belong to one connection only.
 _NOT_FORWARDED = {b"authorization", b"host", b"connection", b"content-length", b"transfer-encoding", b"upgrade"}
 
 

@@ -26,8 +26,8 @@ from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model.kinds import Json, Kind
 
 OBJECT_BYTES = 3 << 19  # 1.5 MiB of JSON: what etcd takes in one request
-LARGE_BODY = 64 << 10  # of a request that is worth a look at its size before everything else
-MARK_BYTES = 64 << 10  # more for an object that is being deleted: its mark must fit whatever else is in it
+LARGE_BODY = 64 << 10  # of a request whose size is checked before everything else
+MARK_BYTES = 64 << 10  # more for an object that is being deleted: its deletion timestamp must fit
 BEYOND = frozenset((MUTATING, VALIDATING, MUTATING_BINDINGS, VALIDATING_BINDINGS, LIMIT_RANGES, QUOTAS))
 _DURABLE_POLL = 0.001  # seconds, about the time a commit takes
 
@@ -38,7 +38,7 @@ class Storing:
         self._store = ctx.store
         self._custom = custom
         self._quotas = quotas
-        # Whether there are or were objects that admission looks up: most clusters have none and pay for none.
+        # Whether objects that admission reads exist or existed: most clusters have none.
         self.beyond = any(ctx.store.list(table) for table in BEYOND)
 
     async def durable(self, entry: Entry) -> None:
@@ -96,7 +96,7 @@ class Storing:
             raise _too_large(kind, key[2], size)
         alarm = "" if terminating or kind.plural == "leases" else self._store.alarm()
         if alarm:
-            # Without Retry-After: a full disk is not mended by waiting, and kubectl would wait in silence.
+            # Without Retry-After: waiting does not free a full disk, and kubectl would wait without a message.
             raise ServiceUnavailable(
                 f'{kind.plural} "{key[2]}" was not stored: {alarm}. Only deletions and what takes no more room than '
                 "before are stored until there is some: free space on that disk, or delete objects"

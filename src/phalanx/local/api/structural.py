@@ -243,7 +243,7 @@ def _number(value: float, schema: Json, path: str) -> list[FieldError]:
 def _is_multiple(value: float, step: float) -> bool:
     try:
         return abs(value / step - round(value / step)) <= 1e-9
-    except OverflowError:  # an integer beyond all floats
+    except OverflowError:  # an integer that no float can represent
         return isinstance(value, int) and float(step).is_integer() and value % int(step) == 0
 
 

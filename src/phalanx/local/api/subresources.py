@@ -221,7 +221,7 @@ class Subresources:
     async def _admitted_scale(self, request: Request, wanted: Callable[[Json], Json]) -> Callable[[Json], Json]:
         """Return the Scale that the webhooks made of the requested one.
 
-        They are asked once, about the current object.
+        They are called once, with the current object.
         """
         entry = self._changes.latest(request)
         if entry is None:
@@ -231,7 +231,7 @@ class Subresources:
         asked = wanted(current)
         metadata = {**old["metadata"], **(asked.get("metadata") or {})}
         scale = await self._admitted(request, "UPDATE", {**asked, "metadata": metadata}, old)
-        scale["metadata"] = asked.get("metadata") or {}  # whether a revision was named is for the client to say
+        scale["metadata"] = asked.get("metadata") or {}  # the client decides whether to send a revision
         return lambda _: scale
 
     # -- webhooks -----------------------------------------------------------------------------------------------

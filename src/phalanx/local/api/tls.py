@@ -46,7 +46,7 @@ class Identity(msgspec.Struct, frozen=True):
 
     def load_into(self, context: ssl.SSLContext) -> None:
         """Use this certificate for new connections."""
-        # The ssl module reads certificates from files only; this one is private and gone at once.
+        # The ssl module reads certificates from files only; this one is private and deleted at once.
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "server.pem"
             write_private(path, self.server.key + self.server.certificate)

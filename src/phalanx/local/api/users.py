@@ -101,7 +101,7 @@ def _hash(token: bytes) -> str:
 
 
 class Users(msgspec.Struct):
-    """The server's side: who a token belongs to."""
+    """The server's side: the user of a token."""
 
     path: Path | None = None
     _stamp: tuple[int, int, int] = (0, 0, 0)

@@ -165,9 +165,7 @@ async def _follow_store(
             announced = batch[-1].revision
             yield batch
             if len(batch) >= BATCH_CHANGES:
-                await asyncio.sleep(
-                    0
-                )  # there is more; perhaps nothing of it matches, and then other clients would wait
+                await asyncio.sleep(0)  # more changes follow; if none of them matches, other clients would wait
     finally:
         watcher.close()
 

@@ -24,7 +24,7 @@ from phalanx.local.api.view import decode
 from phalanx.local.store.contract import StoreProtocol
 from phalanx.model.kinds import Json
 
-# Where a Service of this cluster really listens, since nothing routes: 127.0.0.1:9443, or 443=127.0.0.1:9443,… by port.
+# Real address of a Service, since nothing routes: 127.0.0.1:9443, or by port 443=127.0.0.1:9443,…
 ENDPOINT = "simulation.phalanx.dev/endpoint"
 THREADS = 16  # of one webhook
 MOST_BYTES = 16 << 20  # of an answer
@@ -39,7 +39,7 @@ class WebhookTarget(msgspec.Struct, frozen=True):
     port: int
     name: str  # in its certificate
     path: str
-    authority: str  # PEM; "": those this machine trusts
+    authority: str  # PEM; "": the authorities that this machine trusts
 
     @property
     def url(self) -> str:
@@ -57,7 +57,7 @@ def response_of(body: bytes, asked: Json) -> Json:
         raise CallFailed("its answer has no response")
     version, kind, uid = asked["apiVersion"], asked["kind"], asked["request"]["uid"]
     if version.endswith("/v1beta1"):
-        return response  # kube-apiserver looks at nothing else in an answer of that version
+        return response  # kube-apiserver reads nothing else in an answer of that version
     if (review.get("apiVersion"), review.get("kind")) != (version, kind):
         raise CallFailed(f"its answer is {review.get('apiVersion')} {review.get('kind')}, not {version} {kind}")
     if response.get("uid") != uid:

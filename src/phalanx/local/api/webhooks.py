@@ -66,7 +66,7 @@ class Webhooks:
         assert about.new is not None
         await self.policies.mutate(about)
         before = encode(about.new)
-        called: list[tuple[Hook, Version, bytes]] = []  # and the object when it had answered
+        called: list[tuple[Hook, Version, bytes]] = []  # and the object after its answer
         for hook, version in self._concerned(MUTATING, about):
             if await self._mutate_by(hook, version, about):
                 called.append((hook, version, encode(about.new)))

@@ -39,8 +39,8 @@ class Writer:
             except RecursionError:
                 raise BadRequest("the object is nested too deeply") from None
             except ApiProblem:
-                # It may have been refused for a state that is not on the disk yet. A refusal is an answer too: it may
-                # go out when that state can be read, and must not when it never came to be.
+                # Perhaps refused for a state that is not durable yet: the answer is sent when that state can be read,
+                # and not if its write fails.
                 if await self._changes.store.settled() or request.verb == "deletecollection":
                     raise
         return await self._handle(request)

@@ -200,7 +200,7 @@ def _stateful_set_default(obj: Json) -> None:
     if not strategy.get("type"):
         strategy["type"] = "RollingUpdate"
         strategy.setdefault("rollingUpdate", {})
-    rolling: Json | None = strategy.get("rollingUpdate")  # who names the type alone is given nothing more
+    rolling: Json | None = strategy.get("rollingUpdate")  # a manifest that sets only the type gets no more defaults
     if strategy["type"] == "RollingUpdate" and rolling is not None:
         rolling.setdefault("partition", 0)
         rolling.setdefault("maxUnavailable", 1)

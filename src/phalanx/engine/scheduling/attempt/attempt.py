@@ -299,16 +299,16 @@ class Attempts:
         if found is None:
             return None
         budget = state.settings.search_budget
-        if found.beside and not self._others_fit(tree, found):
+        if found.others and not self._others_fit(tree, found):
             found = expected_pods.ExpectedPods(found.wholes)  # no room for the others in any case: ignore them
         return build(state, tree.group, tree.pending, budget, tree.priority, found)
 
     def _others_fit(self, tree: GroupTree, found: expected_pods.ExpectedPods) -> bool:
-        first, *rest = found.beside
+        first, *rest = found.others
         budget = self._cluster.settings.search_budget
-        beside = expected_pods.ExpectedPods(found.wholes, tuple(rest))
+        remaining = expected_pods.ExpectedPods(found.wholes, tuple(rest))
         try:
-            built = build(self._cluster, first, tree.pending, budget, tree.priority, beside)
+            built = build(self._cluster, first, tree.pending, budget, tree.priority, remaining)
         except Unplaceable:
             return False
         return isinstance(find(self._cluster, first, built), Found)
