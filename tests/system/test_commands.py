@@ -199,3 +199,21 @@ def test_a_stream_that_the_caller_closed_is_no_problem(closed: str) -> None:
     line = f"{sys.executable} -m phalanx group -f {example} {closed}"
     done = subprocess.run(["bash", "-c", line], text=True, capture_output=True, timeout=60, check=False)
     assert done.returncode == 0 and "Traceback" not in done.stderr, done.stderr
+
+
+def test_a_full_disk_is_one_clear_line() -> None:
+    example = Path(__file__).parents[2] / "examples" / "job-gang.yaml"
+    for command in (f"group -f {example}", "--help"):
+        line = f"{sys.executable} -m phalanx {command} > /dev/full"
+        done = subprocess.run(["bash", "-c", line], text=True, capture_output=True, timeout=60, check=False)
+        assert (done.returncode, done.stderr) == (2, "error: cannot write: No space left on device\n")
+
+
+def test_a_locale_without_utf_8_loses_characters_only() -> None:
+    plain = {**os.environ, "LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    command = [sys.executable, "-m", "phalanx", "why", "jöbb/…"]
+    done = subprocess.run(command, env=plain, capture_output=True, timeout=60, check=False)
+    assert done.returncode == 2 and b"kinds are pod" in done.stderr and b"Traceback" not in done.stderr, done.stderr
+    code = "from phalanx.cli.main import _open_streams; _open_streams(); print('8 nodes \\u00b7 100 %')"
+    done = subprocess.run([sys.executable, "-c", code], env=plain, capture_output=True, timeout=60, check=False)
+    assert done.stdout == b"8 nodes ? 100 %\n"

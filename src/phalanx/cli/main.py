@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 from typing import NoReturn
 
@@ -119,10 +121,16 @@ def main() -> NoReturn:
 
 
 def _open_streams() -> None:
-    """Discard what is printed to a stream that the caller closed (`>&-`); else a file of ours would get its number."""
+    """Discard what is printed to a stream that the caller closed (`>&-`); else a file of ours would get its number.
+
+    Characters that the locale cannot print become question marks.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
+        stream = getattr(sys, name)
+        if stream is None:
             setattr(sys, name, Path(os.devnull).open(mode))  # noqa: SIM115 (open until the process ends)
+        elif mode == "w" and isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")
 
 
 def run_command(command: click.Group, program: str) -> NoReturn:
@@ -130,6 +138,7 @@ def run_command(command: click.Group, program: str) -> NoReturn:
     _open_streams()
     try:
         code = command.main(prog_name=program, standalone_mode=False)
+        sys.stdout.flush()
     except click.ClickException as problem:
         problem.show()
         code = problem.exit_code
@@ -138,4 +147,12 @@ def run_command(command: click.Group, program: str) -> NoReturn:
     except ConfigProblem as problem:
         click.echo(f"error: {problem}", err=True)
         code = 2
+    except OSError as problem:
+        if problem.errno not in (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (what is left is not written at the end either)
+        code = 1  # the reader has gone
+        if problem.errno != errno.EPIPE:
+            click.echo(f"error: cannot write: {problem.strerror}", err=True)
+            code = 2
     raise SystemExit(code if isinstance(code, int) else 0)
