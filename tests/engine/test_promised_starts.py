@@ -12,7 +12,7 @@ from phalanx.base.clock import parse_rfc3339
 from phalanx.engine.explain.ask import why
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.testing import Cluster
-from phalanx.testing.builders import node, pod
+from phalanx.testing.builders import gang, node, pod
 from support.submitted_gangs import end, submit
 
 PROMISED = "scheduling.phalanx.dev/StartPromised"
@@ -55,6 +55,17 @@ def test_every_waiting_gang_is_promised_a_start_one_behind_the_other() -> None:
     assert starts == [100.0, 150.0, 200.0, 250.0, 300.0]
     assert all(condition(run, f"wait{number}")[0] == "True" for number in range(5))
     run.engine.validate()
+
+
+def test_a_gang_whose_pods_come_one_by_one_is_promised_a_start() -> None:
+    run = cluster(4)
+    submit(run, "runs", 4, seconds=100)
+    group, *members = gang("big", 4)
+    run.see(group)
+    for member in members:
+        run.see(member.created(run.now)).step(2.0)
+    run.step(2.0)
+    assert promised(run, "big") is not None
 
 
 def test_a_gang_that_comes_after_others_have_gone_is_promised_a_start() -> None:

@@ -76,8 +76,8 @@ class StartReservations(HeldStarts):
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._starving: dict[Hashable, float] = {}  # by class of starving units without a plan: when to plan again
         self._starving_due = FOREVER  # when a unit begins to starve, or is planned again
-        self._seen: set[str] = set()  # keys of queued units that were tried before the last sweep
-        queue.on_remove = lambda unit: self._seen.discard(unit.key)
+        self._seen: set[str] = set()  # keys of units that had been tried, or were gated, at the last sweep
+        queue.on_leave = lambda unit: self._seen.discard(unit.key)
         self._last_fingerprint: tuple[object, ...] = ()  # state at the last sweep
         self._quiet_until = 0.0  # until when no sweep is needed without an event
         self.given = self.kept = self.late = self.withdrawn = 0  # promised starts, for metrics

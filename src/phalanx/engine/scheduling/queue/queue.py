@@ -94,7 +94,7 @@ class Queue:
         self.shares_failures = True  # whether other units of the class of the unit being tried would fail alike
         # Called with every change while attempts are suspended.
         self.on_change: Callable[[ClusterChange], None] = lambda change: None
-        self.on_remove: Callable[[SchedulingUnit], None] = lambda unit: None
+        self.on_leave: Callable[[SchedulingUnit], None] = lambda unit: None  # called when a unit or its gate is removed
 
     # ---- moving units
 
@@ -213,7 +213,7 @@ class Queue:
         self._leave(unit)
         unit.queue_name = NOWHERE
         if self.units.pop(unit.key, None) is not None:
-            self.on_remove(unit)
+            self.on_leave(unit)
 
     def pop(self) -> SchedulingUnit | None:
         """Return the next unit to attempt. The caller then moves it to another queue and calls `attempted`."""
@@ -443,6 +443,7 @@ class Queue:
             self._suspended.pop(unit.key, None)
         elif unit.queue_name is GATED:
             self._gated.pop(unit.key, None)
+            self.on_leave(unit)
         if unit.queue_name is WAITING and unit.equivalence_class is not None:
             unit.equivalence_class.leave()
             if unit.equivalence_class.first() is None:
