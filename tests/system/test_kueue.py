@@ -142,6 +142,18 @@ def test_a_place_is_free_again_when_its_workload_is_gone(up: LocalCluster) -> No
     advance_until(up, lambda: len(nodes_of(up, "other")) == 4, 2.0)
 
 
+@pytest.mark.parametrize("classes", [("high", "high"), ("high", ""), ("", "")])
+def test_pods_with_a_priority_get_a_place(up: LocalCluster, classes: tuple[str, str]) -> None:
+    kind = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+    up.apply(kind)
+    sets = [
+        pod_set(1, name=name, spec={"priorityClassName": chosen} if chosen else {})
+        for name, chosen in zip(("leader", "workers"), classes, strict=True)
+    ]
+    reserve_quota(up, "urgent", *sets)
+    assert "a place is reserved on" in answered(up, "urgent", "Ready")["message"]
+
+
 def test_pods_of_another_scheduler_need_no_place(up: LocalCluster) -> None:
     reserve_quota(up, "foreign", pod_set(100, spec={"schedulerName": "somebody-else"}))
     assert "another scheduler" in answered(up, "foreign", "Ready")["message"]

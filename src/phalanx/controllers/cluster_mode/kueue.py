@@ -205,7 +205,7 @@ def manifests_of(workload: Json, flavors: dict[str, Json]) -> list[Json]:
     """Return the groups and pods of a workload as Kueue will start it.
 
     Each pod set is a gang. Several pod sets are a tree, in which those of one `podset-group-name` are a group in one
-    domain.
+    domain. All are of one priority, as groups must be; nothing is evicted for a place.
     """
     root, sets = workload["metadata"]["name"], workload["spec"]["podSets"]
     assigned = {
@@ -216,17 +216,20 @@ def manifests_of(workload: Json, flavors: dict[str, Json]) -> list[Json]:
         name = _requested(pod_set, "podSetGroupName", PODSET_GROUP)
         together.setdefault(f"group {name}" if name else _name(pod_set), []).append(pod_set)
     found: list[Json] = []
+    priority = _priority_class(sets)
     if len(together) > 1:
-        found.append(_composite(root, workload, len(together), "", ""))
+        found.append(_composite(root, workload, len(together), priority))
     for number, some in enumerate(together.values()):
         parent = root if len(together) > 1 else ""
         required = _required(some[0])
         if len(some) > 1:
             above, parent = parent, f"{root}-group-{number}"
-            found.append(_composite(parent, workload, len(some), above, required))
+            more = {**priority, **_within(required), **_below(above)}
+            found.append(_composite(parent, workload, len(some), more))
             required = ""
         for pod_set in some:
-            found += _gang(workload, pod_set, assigned.get(_name(pod_set), {}), flavors, parent, required)
+            more = {**priority, **_within(required), **_below(parent)}
+            found += _gang(workload, pod_set, assigned.get(_name(pod_set), {}), flavors, more)
     return found
 
 
@@ -234,16 +237,15 @@ def _name(pod_set: Json) -> str:
     return str(pod_set.get("name") or "main")
 
 
-def _gang(
-    workload: Json, pod_set: Json, assignment: Json, flavors: dict[str, Json], parent: str, required: str
-) -> Iterator[Json]:
-    """Yield the group of a pod set and its pods."""
+def _gang(workload: Json, pod_set: Json, assignment: Json, flavors: dict[str, Json], more: Json) -> Iterator[Json]:
+    """Yield the group of a pod set and its pods. `more`: further fields of the group."""
     namespace, name = workload["metadata"]["namespace"], _name(pod_set)
     count = assignment.get("count") or pod_set["count"]
     group = f"{workload['metadata']['name']}-{name}"
     policy: Json = {"schedulingPolicy": {"gang": {"minCount": count}}}
-    yield _made("PodGroup", group, workload, {**policy, **_within(required), **_below(parent)})
+    yield _made("PodGroup", group, workload, {**policy, **more})
     spec = _spec(pod_set, assignment, flavors, _updates(workload, name))
+    spec["priorityClassName"] = more.get("priorityClassName") or ""
     spec["schedulingGroup"] = {"podGroupName": group}
     template = pod_set["template"].get("metadata") or {}
     for number in range(count):
@@ -252,9 +254,16 @@ def _gang(
         yield {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
 
 
-def _composite(name: str, workload: Json, children: int, parent: str, required: str) -> Json:
+def _priority_class(pod_sets: Iterable[Json]) -> Json:
+    """Return the priority class of all pods as a field; none if they differ."""
+    names = {each["template"]["spec"].get("priorityClassName") or "" for each in pod_sets}
+    name = names.pop() if len(names) == 1 else ""
+    return {"priorityClassName": name} if name else {}
+
+
+def _composite(name: str, workload: Json, children: int, more: Json) -> Json:
     policy: Json = {"schedulingPolicy": {"gang": {"minGroupCount": children}}}
-    return _made("CompositePodGroup", name, workload, {**policy, **_within(required), **_below(parent)})
+    return _made("CompositePodGroup", name, workload, {**policy, **more})
 
 
 def _made(kind: str, name: str, workload: Json, spec: Json) -> Json:
