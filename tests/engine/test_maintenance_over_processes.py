@@ -101,6 +101,33 @@ def test_a_timeout_is_announced_once() -> None:
     assert cluster.now > START
 
 
+def test_restarts_are_counted_where_the_api_server_stores_conditions_only() -> None:
+    rules = {"policy": "TerminateAll", "graceSeconds": 0, "backoffSeconds": 40, "maxRestarts": 1}
+    cluster = running(rescheduling=rules)
+    lose(cluster, "g-0")
+    cluster.step(1)
+    cluster.finish()
+    without_own_fields(cluster)
+    cluster.restart().see(*(member(f"new-{n}") for n in range(3)))
+    cluster.step(20)
+    assert not cluster.bound, "backoff"
+    cluster.step(30)
+    assert len(cluster.bound) == 3
+    without_own_fields(cluster)
+    cluster.restart()
+    evicted = len(cluster.evicted)
+    lose(cluster, "new-0")
+    cluster.step(60)
+    assert len(cluster.evicted) == evicted, "maxRestarts"
+
+
+def without_own_fields(cluster: Cluster) -> None:
+    """Drop what kube-apiserver 1.37 does not store."""
+    group = cluster.objects["PodGroup"]["g"]
+    status = msgspec.structs.replace(group.status, restarts=0, last_restart_time=None)
+    cluster.objects["PodGroup"]["g"] = msgspec.structs.replace(group, status=status)
+
+
 @pytest.mark.parametrize(
     "status", [{"restarts": 2**31 - 1}, {"restarts": 1, "last_restart_time": "2990-01-01T00:00:00Z"}]
 )

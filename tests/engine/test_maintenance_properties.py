@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from phalanx.engine import decisions as d
 from phalanx.engine.groups.group_state import Phase
-from phalanx.engine.groups.health import NO_RESTARTS
+from phalanx.engine.groups.restarts import NO_RESTARTS
 from phalanx.model.groups import GroupKey
 from phalanx.serve.queries.repair import repair
 from phalanx.testing.builders import node, pod, pod_group, workload_policy

@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from phalanx.base.clock import parse_rfc3339, rfc3339
+from phalanx.base.clock import rfc3339
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions, set_condition
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
 from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
 from phalanx.engine.groups.losses import NOT_REPLACED, Loss, Losses
+from phalanx.engine.groups.restarts import NO_RESTARTS, RestartConditions, Restarts, seconds_of, stored_restarts
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import PENDING
 from phalanx.model.groups.policy import DEFAULT
@@ -23,16 +24,6 @@ from phalanx.model.printing.groups import HEALTHY
 
 MOST_LOST = 5  # members named in one message per cause
 QUIET_SECONDS = 1.0  # between two writes that only change counts, and before the first write for an untried group
-
-
-class Restarts(msgspec.Struct, frozen=True):
-    """How often `TerminateAll` evicted a gang, and when it last did, in seconds."""
-
-    count: int = 0
-    last: float = 0.0
-
-
-NO_RESTARTS = Restarts()
 
 
 class _Written(msgspec.Struct):
@@ -58,6 +49,7 @@ class GroupHealth:
         self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members not ready in time, by uid
         self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
         self.followed: dict[GroupKey, None] = {}  # groups that `Maintenance` has state of
+        self.restarted = RestartConditions(emit)
         self._written_conditions: dict[GroupKey, _Written] = {}
         self._touched: dict[GroupKey, None] = {}
         self._later: dict[GroupKey, float] = {}  # time of a delayed write, in seconds
@@ -128,8 +120,9 @@ class GroupHealth:
             return
         written = self._written_conditions[key] = _Written(obj.metadata.uid)
         self.restarts.pop(key, None)
-        if obj.status.restarts:
-            self.restarts[key] = Restarts(obj.status.restarts, seconds_of(obj.status.last_restart_time) or 0.0)
+        if (restarts := stored_restarts(obj)) != NO_RESTARTS:
+            self.restarts[key] = restarts
+            self.restarted.seen(key, restarts)
         for condition in obj.status.conditions or ():
             if condition.type == HEALTHY:
                 written.status, written.reason, written.message = condition.status, condition.reason, condition.message
@@ -148,6 +141,7 @@ class GroupHealth:
         self._written_conditions.pop(key, None)
         self.timed_out.pop(key, None)
         self.restarts.pop(key, None)
+        self.restarted.forget(key)
         self.unready.pop(key, None)
         self.losses.forget(key)
         if key in self.followed:
@@ -221,6 +215,8 @@ class GroupHealth:
             on_nodes += leaf.on_nodes
         if not written.status and not on_nodes and (not pending or self._untried(key, written)):
             return
+        if key in self.restarts:
+            self.restarted.report(group, self.restarts[key])
         state = self.state(group)
         if state.phase in GOOD:
             for leaf in leaves:
@@ -251,13 +247,6 @@ class GroupHealth:
             written.waits_since = self._cluster.now
         self._delay(key, written.waits_since + QUIET_SECONDS)
         return self._cluster.now < written.waits_since + QUIET_SECONDS
-
-
-def seconds_of(text: str | None) -> float | None:
-    try:
-        return parse_rfc3339(text) if text else None
-    except ValueError:
-        return None
 
 
 def lost_in_words(lost: Iterable[Loss]) -> str:

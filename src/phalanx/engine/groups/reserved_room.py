@@ -13,7 +13,7 @@ import msgspec
 from phalanx.base.clock import rfc3339
 from phalanx.engine.framework import Emit
 from phalanx.engine.groups.conditions import set_condition
-from phalanx.engine.groups.health import seconds_of
+from phalanx.engine.groups.restarts import seconds_of
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.requests import CPU, PODS, pod_request
 from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey

@@ -11,6 +11,7 @@ from phalanx.engine.groups.losses import Losses
 from phalanx.engine.groups.policy_status import KIND as POLICY
 from phalanx.engine.groups.policy_status import PolicyStatuses
 from phalanx.engine.groups.reserved_room import ROOM_RESERVED, RoomConditions
+from phalanx.engine.groups.restarts import RESTARTED
 from phalanx.engine.groups.workload_status import WorkloadStatuses
 from phalanx.model.groups import WORKLOAD, GroupKey
 from phalanx.model.printing.groups import HEALTHY
@@ -40,6 +41,8 @@ class Statuses:
             self.health.not_written(GroupKey(write.kind, write.namespace, write.name))
         elif write.type == ROOM_RESERVED:
             self.room.not_written(GroupKey(write.kind, write.namespace, write.name))
+        elif write.type == RESTARTED:
+            self.health.restarted.forget(GroupKey(write.kind, write.namespace, write.name))
 
     def again(self, write: d.SetGroupCondition) -> None:
         """Write the status again in the next step."""

@@ -14,8 +14,8 @@ from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase, wanted_pods
-from phalanx.engine.groups.health import NO_RESTARTS, Restarts, seconds_of
 from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, NOT_REPLACED, Loss, LossCause, node_is_lost
+from phalanx.engine.groups.restarts import NO_RESTARTS, Restarts, seconds_of
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.replacements import (
     RESERVED_SECONDS,

@@ -16,9 +16,9 @@ import numpy as np
 
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups.health import seconds_of
 from phalanx.engine.groups.losses import Loss, LossCause
 from phalanx.engine.groups.reserved_room import Reserved, ends, model_of, stored_room
+from phalanx.engine.groups.restarts import seconds_of
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
 from phalanx.engine.state.records import PodRecord, PodState
