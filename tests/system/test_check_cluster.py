@@ -74,6 +74,11 @@ def test_a_cluster_is_looked_at_before_and_after_the_install(old: LocalCluster) 
     old.patch(hooks, {"webhooks": hook})
     expired = checks(old.kubeconfig, code=1)["webhook"]
     assert "expired on" in expired["found"] and "delete secret phalanx-webhook-tls" in expired["todo"]
+    for each in hook:
+        each["clientConfig"] = {"caBundle": authority(days=20), "url": "https://localhost:1/"}
+    old.patch(hooks, {"webhooks": hook})
+    soon = checks(old.kubeconfig, code=1)["webhook"]
+    assert soon["state"] == WORKS and "expires on" in soon["found"] and "renew its files" in soon["todo"]
 
     role = old.get("/apis/rbac.authorization.k8s.io/v1/clusterroles/phalanx-scheduler")
     role["rules"] = [rule for rule in role["rules"] if "pods/binding" not in rule["resources"]]

@@ -206,15 +206,26 @@ class ClusterCheck:
         except NotFound:
             todo = "without it pods are linked by label a moment after they are created; deploy/ has it"
             return Check("webhook", ABSENT, "there is no MutatingWebhookConfiguration phalanx", todo)
+        soon = ""
+        renew = (
+            f"kubectl -n {self._namespace} delete secret phalanx-webhook-tls, and restart the controllers; with "
+            "--tls-dir renew its files"
+        )
         for hook in hooks:
-            problem = _authority_problem(hook["clientConfig"].get("caBundle") or "", self._clock.now())
-            if problem:
-                renewed = f"kubectl -n {self._namespace} delete secret phalanx-webhook-tls, and restart the controllers"
-                todo = renewed if problem != NO_AUTHORITY else f"kubectl -n {self._namespace} get pods, and their logs"
+            problem, is_soon = _authority_problem(hook["clientConfig"].get("caBundle") or "", self._clock.now())
+            if problem and not is_soon:
+                todo = renew if problem != NO_AUTHORITY else f"kubectl -n {self._namespace} get pods, and their logs"
                 return Check("webhook", FAILS, f"{hook['name']}: {problem}", todo)
-        service = hooks[0]["clientConfig"].get("service")
+            soon = problem or soon
+        found = await self._webhook_reached(hooks[0]["clientConfig"])
+        if found.state == WORKS and soon:
+            return msgspec.structs.replace(found, found=f"{found.found}; {soon}", todo=renew)
+        return found
+
+    async def _webhook_reached(self, client_config: dict[str, Any]) -> Check:
+        service = client_config.get("service")
         if service is None:
-            return Check("webhook", WORKS, f"called at {hooks[0]['clientConfig'].get('url')}; not tried")
+            return Check("webhook", WORKS, f"called at {client_config.get('url')}; not tried")
         home = f"/api/v1/namespaces/{service['namespace']}/services"
         path = f"https:{service['name']}:{service.get('port', 443)}/proxy{service.get('path') or '/'}"
         return await self._behind(home, service["name"], path, "webhook", "phalanx-controllers")
@@ -299,18 +310,19 @@ def _listed(rights: Sequence[RequiredRight]) -> str:
     return shown + (f" and {len(rights) - 3} more" if len(rights) > 3 else "")
 
 
-def _authority_problem(bundle: str, now: float) -> str:
-    """Return the problem of the CA bundle of a webhook configuration; "" if it is valid."""
+def _authority_problem(bundle: str, now: float) -> tuple[str, bool]:
+    """Return the problem of the CA bundle of a webhook configuration, "" if it is valid; and whether it is only to
+    come."""
     if not bundle:
-        return NO_AUTHORITY
+        return NO_AUTHORITY, False
     try:
         found = x509.load_pem_x509_certificates(base64.b64decode(bundle))
     except (binascii.Error, ValueError):
-        return "its caBundle is not a certificate in PEM"
+        return "its caBundle is not a certificate in PEM", False
     ends = max(certificate.not_valid_after_utc for certificate in found)
     at = datetime.datetime.fromtimestamp(now, datetime.UTC)
     if ends < at:
-        return f"the certificate in its caBundle expired on {ends:%Y-%m-%d}"
+        return f"the certificate in its caBundle expired on {ends:%Y-%m-%d}", False
     if ends < at + datetime.timedelta(days=EXPIRES_SOON):
-        return f"the certificate in its caBundle expires on {ends:%Y-%m-%d}"
-    return ""
+        return f"the certificate in its caBundle expires on {ends:%Y-%m-%d}", True
+    return "", False
