@@ -48,7 +48,7 @@ class Bench:
         self.columns = Columns(capacity=4)
         self.objects = Objects()
         self.interest = LabelInterest()
-        self.shapes = ShapeTable(self.columns.resource, self.interest)
+        self.shapes = ShapeTable(self.columns, self.interest)
         handle = Handle(self.columns, self.objects, self.interest, Gates(), GroupForest())
         args = {"NodeResourcesFit": {"scoringStrategy": strategy}} if strategy else {}
         balanced = [{"name": "cpu"}, {"name": "memory"}, {"name": "nvidia.com/gpu"}]

@@ -27,6 +27,7 @@ from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
+from phalanx.engine.state.columns import NOT_OFFERED
 from phalanx.engine.state.objects import KINDS
 from phalanx.engine.state.records import PodRecord, PodState
 from phalanx.engine.validation import validate
@@ -158,7 +159,13 @@ class Engine:
         self.pods.changed(pod)
 
     def _node_changed(self, node: Node) -> None:
-        node = self.device_domains.labelled(node)
+        before = self.columns.offers_shared
+        self._see_node(self.device_domains.labelled(node))
+        if self.columns.offers_shared != before:
+            self.shapes.start_epoch()
+            self.queue.wake_requesting({self.columns.resource(NOT_OFFERED)})
+
+    def _see_node(self, node: Node) -> None:
         name = node.metadata.name
         row = self.columns.row_of.get(name, -1)
         if row < 0:

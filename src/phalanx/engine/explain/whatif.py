@@ -97,7 +97,7 @@ class TrialState:
         self._interest = interest.state()
         self._labels = {key: column.asked for key, column in columns.labels.items()}
         self._resources = set(columns.resources)
-        self.shapes = ShapeTable(columns.resource, interest)
+        self.shapes = ShapeTable(columns, interest)
         self.shapes.signers = list(self._engine.shapes.signers)
         self.shapes.uses_of, self.shapes.extended = self._engine.shapes.uses_of, self._engine.shapes.extended
         self._mark = columns.journal.mark()

@@ -51,7 +51,7 @@ class ClusterState:
         self.objects = Objects()
         self.devices: DeviceState | None = None  # None until the built-in plugins have made it
         self.interest = LabelInterest()
-        self.shapes = ShapeTable(self.columns.resource, self.interest)
+        self.shapes = ShapeTable(self.columns, self.interest)
         self.asked_ids = count(FIRST_ASKED)
         self.evaluations = Evaluations(self.columns, self.objects)
         self.shapes.on_evict.append(self.evaluations.forget)

@@ -53,7 +53,7 @@ class Indexes(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, columns: Columns, objects: Objects, interest: LabelInterest, gates: Gates | None = None) -> Indexes:
         devices = DeviceState(columns, objects, compile_selector)
-        uses = ClaimUses(devices, columns.resource, gates or Gates())
+        uses = ClaimUses(devices, partial(columns.resource, own=True), gates or Gates())
         return cls(PodIndex(columns, interest), VolumeState(columns, objects), devices, uses)
 
     def observe(self, kind: str, old: Any | None, new: Any | None) -> None:

@@ -10,6 +10,7 @@ number is the stable tie-break of every choice.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Collection, Iterable, Mapping, MutableSequence, Sequence
 from copy import copy
 from typing import TYPE_CHECKING, cast
@@ -118,6 +119,9 @@ _FIRST = ("cpu", "memory", "ephemeral-storage", "pods")
 FEW_ROWS = 16  # below this number of cells, a loop is faster than numpy
 # maximum number of extended resources that get a column because a node offers them, before any pod requests them
 MAX_DEVICES = 16
+# Columns of resources. Pods may name any number of resources; beyond this number those that no node offers share one.
+MOST_RESOURCES = 512
+NOT_OFFERED = "resources/that-no-node-offers"  # the shared column
 FEWEST_CHANGES, CHANGES_PER_ROW, MOST_CHANGES = 2_048, 16, 16_384  # in the log
 
 
@@ -145,6 +149,8 @@ class Columns:
         self.resources: dict[str, int] = {name: rid for rid, name in enumerate(_FIRST)}
         self.resource_names: list[str] = list(_FIRST)  # "" for an id that is free
         self._devices: list[int] = []
+        self._offered: dict[str, int] = {}  # resource -> number of nodes that offer it
+        self.offers_shared = 0  # +1 when a node offers a resource that may have shared a column
         self.alive: Bools = np.zeros(capacity, dtype=np.bool_)
         self.alloc: Floats = np.zeros((8, capacity))  # (R, N) float64: milli cpu, bytes, units
         self.used: Floats = np.zeros((8, capacity))  # (R, N) float64, sum of requests of pods placed here
@@ -172,11 +178,16 @@ class Columns:
 
     # ---- columns on demand
 
-    def resource(self, name: str) -> int:
-        """Return the id of a resource; create and fill its columns on first use."""
+    def resource(self, name: str, *, own: bool = False) -> int:
+        """Return the id of a resource; create and fill its columns on first use.
+
+        `own`: also beyond `MOST_RESOURCES`, for a name that no user of a namespace can choose.
+        """
         rid = self.resources.get(name)
         if rid is not None:
             return rid
+        if len(self.resources) >= MOST_RESOURCES and not own and name not in self._offered:
+            return self.resource(NOT_OFFERED, own=True)
         if len(self.resources) < len(self.resource_names):
             rid = self.resource_names.index("")
             self.resource_names[rid] = name
@@ -184,13 +195,14 @@ class Columns:
             rid = len(self.resource_names)
             self.resource_names.append(name)
         self.resources[name] = rid
-        self._list_devices()
+        if is_device(name):
+            insort(self._devices, rid)
         if rid >= len(self.alloc):
             self.alloc = np.concatenate([self.alloc, np.zeros_like(self.alloc)])
             self.used = np.concatenate([self.used, np.zeros_like(self.used)])
             self._view()
         cells = self.alloc_cell[rid]
-        for row, node in enumerate(self.nodes):
+        for row, node in enumerate(self.nodes) if name in self._offered else ():
             if node is not None:
                 cells[row] = offered(name, node.status.allocatable.get(name))
         return rid
@@ -207,9 +219,6 @@ class Columns:
             self.resource_names[rid] = ""
         while not self.resource_names[-1]:
             self.resource_names.pop()
-        self._list_devices()
-
-    def _list_devices(self) -> None:
         self._devices = [rid for rid, name in enumerate(self.resource_names) if is_device(name)]
 
     def label(self, key: str) -> LabelColumn:
@@ -309,8 +318,14 @@ class Columns:
             self.journal.push(self.set_node, old)
         self.nodes[row] = node
         allocatable = node.status.allocatable
+        self._count_offers(allocatable, old.status.allocatable if old is not None else {})
         for resource in allocatable:
-            if is_device(resource) and resource not in self.resources and len(self.devices()) < MAX_DEVICES:
+            if resource in self.resources:
+                continue
+            if NOT_OFFERED in self.resources:
+                self.resource(resource)
+                self.offers_shared += 1
+            elif is_device(resource) and len(self.devices()) < MAX_DEVICES:
                 self.resource(resource)
         for resource, rid in self.resources.items():
             self.alloc_cell[rid][row] = offered(resource, allocatable.get(resource))
@@ -327,6 +342,14 @@ class Columns:
         self.log.append((row, None, 0))
         return row
 
+    def _count_offers(self, new: Iterable[str], old: Iterable[str]) -> None:
+        for resource in new:
+            self._offered[resource] = self._offered.get(resource, 0) + 1
+        for resource in old:
+            self._offered[resource] -= 1
+            if not self._offered[resource]:
+                del self._offered[resource]
+
     def remove_node(self, name: str) -> list[PodRecord]:
         """Remove a node; unplace and return the pods that were on it."""
         row = self.row_of[name]
@@ -336,6 +359,7 @@ class Columns:
         for record in stranded:
             self.unplace(record)
         self.images.set(row, [], node.status.images or [])
+        self._count_offers((), node.status.allocatable)
         for column in self.labels.values():
             column.set(row, None)
         for rid in range(len(self.resource_names)):

@@ -8,7 +8,7 @@ Third-party plugins add to the key with `sign(pod)`.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -96,11 +96,18 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 _OWNERS = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("v1", "ReplicationController")})
 
 
+class ResourceColumns(Protocol):
+    @property
+    def resources(self) -> Mapping[str, int]: ...
+
+    def resource(self, name: str) -> int: ...
+
+
 class ShapeTable:
     """Intern shapes in two steps: by the bytes of the spec, which is fast, and by a canonical key, which is exact."""
 
-    def __init__(self, resource_id: Callable[[str], int], interest: LabelInterest) -> None:
-        self._resource_id = resource_id
+    def __init__(self, columns: ResourceColumns, interest: LabelInterest) -> None:
+        self._columns = columns
         self.interest = interest
         self.signers: list[tuple[str, Signer]] = []  # of third-party plugins
         self._quick: dict[bytes, Shape] = {}
@@ -134,6 +141,11 @@ class ShapeTable:
                 self._quick.clear()
             self._quick[self._quick_key(pod, shape.labels)] = shape  # computed again: the interest may have grown
         return shape
+
+    def start_epoch(self) -> None:
+        """Let every shape be computed again before its next use: what requests mean has changed."""
+        self._quick.clear()
+        self.interest.epoch += 1
 
     def mentions(self) -> Iterator[Mentions]:
         """List what the rules of pods with a shape mention: a source of the label interest."""
@@ -234,6 +246,10 @@ class ShapeTable:
             tuple(use.identity for use in shape.claims),
             shape.owner,
             tuple(shape.signatures.items()),
+            # The rest share the column of resources that no node offers, and will fit on different nodes.
+            tuple(
+                n for n, amount in sorted(request.amounts.items()) if amount > 0 and n not in self._columns.resources
+            ),
         )
         known = self._by_key.get(shape.key)
         if known is not None:
@@ -244,7 +260,12 @@ class ShapeTable:
         return shape
 
     def _set_requests(self, shape: Shape, request: PodRequest) -> None:
-        pairs = sorted((self._resource_id(name), amount) for name, amount in request.amounts.items() if amount > 0)
+        amounts: dict[int, float] = {}
+        for name, amount in request.amounts.items():
+            if amount > 0:
+                rid = self._columns.resource(name)  # resources that no node offers may share one
+                amounts[rid] = max(amount, amounts.get(rid, 0.0))
+        pairs = sorted(amounts.items())
         if shape.claims:  # extended resources that device classes offer are handled as claims
             apart = {rid for use in shape.claims for rid, _, _ in use.resources}
             pairs = [pair for pair in pairs if pair[0] not in apart]
