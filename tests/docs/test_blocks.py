@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from phalanx.serve.scheduler_process import load_config
+from phalanx.serve.scheduler_config import load_config
 from support.local_cluster import LocalCluster
 
 DOCS = Path(__file__).parents[2] / "docs"

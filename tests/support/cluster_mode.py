@@ -38,7 +38,7 @@ from phalanx.model.gates import KNOWN, Gates
 from phalanx.serve.cluster_mode import ClusterMode, ClusterModeSettings
 from phalanx.serve.controllers import ControllersService
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
-from phalanx.serve.scheduler_process import load_config
+from phalanx.serve.scheduler_config import load_config
 from phalanx.serve.settings import Listen
 from support.in_process import TIMEOUT, Inside, unmarked
 from support.manifests import job, jobset, part

@@ -119,7 +119,8 @@ def scheduler(
     from phalanx.kube.config import load
     from phalanx.model.gates import Gates
     from phalanx.serve.process import configure_logging, run
-    from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings, load_config
+    from phalanx.serve.scheduler_config import load_config
+    from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
     from phalanx.serve.settings import Listen
     from phalanx.web.in_cluster import DashboardAtHealth
 
@@ -181,7 +182,7 @@ def replay(file: Path, output: str) -> int:
     from phalanx.model.gates import Gates
     from phalanx.serve.recording import ReplayProblem, read_head
     from phalanx.serve.recording import replay as play
-    from phalanx.serve.scheduler_process import installed_plugins
+    from phalanx.serve.scheduler_config import installed_plugins
 
     try:
         head = read_head(file)

@@ -73,15 +73,15 @@ def simulate(
     """
     if compare and (config or out):
         raise click.UsageError("--compare takes its configurations itself; leave out --config and --out")
+    from phalanx.serve.scheduler_config import load_config
     from phalanx.simulate import measure, page
     from phalanx.simulate import report as reports
-    from phalanx.simulate.settings import read_settings
 
     try:
         jobs, nodes = _load(trace, cluster)
         nodes = nodes.with_gangs_in(gangs_in) if gangs_in else nodes
         names = list(compare) if compare else [config or "default configuration"]
-        settings = [read_settings(name if compare or config else None) for name in names]
+        settings = [load_config(name if compare or config else "")[0] for name in names]
     except ConfigProblem as problem:
         raise CommandError(str(problem)) from None
     played = []

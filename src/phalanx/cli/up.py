@@ -108,7 +108,7 @@ def up(
     from phalanx.cli.local import start_cluster
     from phalanx.controllers.cluster_mode.provisioning_requests import class_name
     from phalanx.serve.cluster import ClusterSettings
-    from phalanx.serve.scheduler_process import load_config
+    from phalanx.serve.scheduler_config import load_config
     from phalanx.serve.settings import DEFAULT_DATA, ServerSettings
     from phalanx.web.dashboard import Dashboard
 

@@ -22,7 +22,7 @@ from phalanx.engine.framework.settings import EngineSettings
 from phalanx.engine.scheduling.attempt.attempt import EVALUATION, ROWS_PER_STEP
 from phalanx.engine.scheduling.commit.cycle import ROW_WORK
 from phalanx.engine.scheduling.commit.overtaking import queue_order
-from phalanx.engine.scheduling.lifecycle.isolation import Isolation, ObjectKey, room_only
+from phalanx.engine.scheduling.lifecycle.isolation import Isolation, object_of, room_only
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
@@ -109,18 +109,19 @@ class Engine:
             if handler is not None:
                 handler(event)
             else:
-                self._object_changed(event.object)  # type: ignore[union-attr]
+                obj = event.object  # type: ignore[union-attr]
+                self._notify(KINDS[type(obj)], self.objects.put(obj), obj)
         except Exception as problem:
             if Isolation.strict:
                 raise
             self._set_aside(event, problem)
         else:
-            if self.isolation.objects and (key := _object_of(event)) is not None:
+            if self.isolation.objects and (key := object_of(event)) is not None:
                 self.isolation.handled(key)
 
     def _set_aside(self, event: Event, problem: Exception) -> None:
         """Undo a partly handled event as if its object were deleted, and report the object."""
-        key = _object_of(event)
+        key = object_of(event)
         if key is None:
             self.isolation.note(type(event).__name__, "", problem)
             return
@@ -201,9 +202,6 @@ class Engine:
         self.pod_lifecycle.externally_filled_rows.discard(row)
         self.groups.room.node_gone(name)
         self.queue.node_gone(ClusterChange(Wake.NODE_CHANGED, -1, old=node), self.cluster.now)
-
-    def _object_changed(self, obj: Any) -> None:
-        self._notify(KINDS[type(obj)], self.objects.put(obj), obj)
 
     def _gone(self, event: e.Gone) -> None:
         if event.kind == "Pod":
@@ -500,14 +498,3 @@ class Engine:
     def validate(self) -> None:
         """Raise AssertionError if the state is inconsistent. For tests only: it rebuilds all derived state."""
         validate(self.scheduler)
-
-
-def _object_of(event: Event) -> ObjectKey | None:
-    """Return the key of the object that an event is about, or None if it is not about a single object."""
-    if isinstance(event, e.Outcome | e.TimePassed | e.PlaceRequested | e.PlaceReleased):
-        return None
-    if isinstance(event, e.Gone):
-        return (event.kind, event.namespace, event.name)
-    obj = event.object
-    kind = KINDS.get(type(obj)) or type(obj).__name__
-    return (kind, obj.metadata.namespace, obj.metadata.name)

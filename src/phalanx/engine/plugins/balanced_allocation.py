@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from phalanx.engine.framework import Floats, Handle, Rows
-from phalanx.engine.plugins.resource_weights import MANY_SHAPES, resource_weights
+from phalanx.engine.framework.config_args import resource_weights
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
+
+MANY_SHAPES = 4096  # cached shapes, with their requests of the scored resources
 
 
 class NodeResourcesBalancedAllocation:

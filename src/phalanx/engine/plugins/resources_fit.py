@@ -15,9 +15,11 @@ import numpy as np
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import MAX_SCORE, Bools, Finding, Floats, Handle, Rows, Traits
-from phalanx.engine.plugins.resource_weights import MANY_SHAPES, resource_weights
+from phalanx.engine.framework.config_args import resource_weights
 from phalanx.engine.state.columns import CPU, MEMORY, PODS, Columns
 from phalanx.engine.state.shapes import Shape
+
+MANY_SHAPES = 4096  # cached shapes, with their requests of the scored resources
 
 TOO_MANY_PODS = "Too many pods"
 _STRATEGIES = ("LeastAllocated", "MostAllocated", "RequestedToCapacityRatio")

@@ -26,11 +26,12 @@ from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.admission import UnitAdmission
 from phalanx.engine.scheduling.commit.admitted_places import AdmittedPlaces
 from phalanx.engine.scheduling.commit.binding import Binding
-from phalanx.engine.scheduling.commit.cycle import Cycle, Refusals
+from phalanx.engine.scheduling.commit.cycle import Cycle
 from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
+from phalanx.engine.scheduling.commit.refusals import Refusals
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
 from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
 from phalanx.engine.scheduling.lifecycle.history import History
@@ -144,7 +145,7 @@ class Scheduler:
         self.starts = StartReservations(state, queue, pods, unit_lifecycle, members, status)
         self.strict_order = self.starts.strict_order
         self.places = AdmittedPlaces(state, pods)
-        refusals = Refusals(self.searches, pods, members, waiting, status, self.starts)
+        refusals = Refusals(self.attempts, pods, members, waiting, status, self.starts)
         self.cycle = Cycle(self.searches, refusals, self.binding, evictions, room, self.rejections)
         admission = UnitAdmission(members, pods, status, self.pods.admit)
         self.groups = GroupUnits(state, members, unit_lifecycle, admission, room, isolation)

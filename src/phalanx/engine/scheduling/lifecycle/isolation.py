@@ -14,9 +14,11 @@ from typing import ClassVar
 import msgspec
 
 from phalanx.engine import decisions as d
+from phalanx.engine import events
 from phalanx.engine.framework import Emit
 from phalanx.engine.groups.conditions import TYPE_OF
 from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR
+from phalanx.engine.state.objects import KINDS
 from phalanx.model.objects import Pod
 from phalanx.model.objects.meta import ObjectMeta
 from phalanx.model.objects.pod import Container, PodSpec, PodStatus
@@ -126,3 +128,14 @@ def _sizes(containers: list[Container]) -> list[Container]:
     return [
         Container(name=each.name, resources=each.resources, restart_policy=each.restart_policy) for each in containers
     ]
+
+
+def object_of(event: events.Event) -> ObjectKey | None:
+    """Return the key of the object that an event is about, or None if it is not about a single object."""
+    if isinstance(event, events.Outcome | events.TimePassed | events.PlaceRequested | events.PlaceReleased):
+        return None
+    if isinstance(event, events.Gone):
+        return (event.kind, event.namespace, event.name)
+    obj = event.object
+    kind = KINDS.get(type(obj)) or type(obj).__name__
+    return (kind, obj.metadata.namespace, obj.metadata.name)

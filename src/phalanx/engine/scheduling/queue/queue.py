@@ -17,17 +17,19 @@ from typing import Any
 import msgspec
 
 from phalanx.engine.framework import ClusterChange, Wake
-from phalanx.engine.scheduling.queue.incoming import ACTIVATED_BY, EVENTS, Incoming
 from phalanx.engine.scheduling.queue.units import (
+    ACTIVATED_BY,
     ACTIVE,
     ATTEMPT,
     BACKOFF,
+    EVENTS,
     FEW_STALE,
     GATED,
     NOWHERE,
     SEARCH,
     WAITING,
     EquivalenceClass,
+    Incoming,
     MayHelp,
     QueueName,
     SchedulingUnit,

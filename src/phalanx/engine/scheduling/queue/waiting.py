@@ -43,7 +43,7 @@ class QueueingHints(msgspec.Struct, frozen=True):
 
 class Waiting:
     def __init__(self, state: ClusterState, queue: Queue, victims: VictimIndex) -> None:
-        self._cluster = state
+        self.cluster = state
         self._columns = state.columns
         self.queue = queue
         self._victims = victims
@@ -105,7 +105,7 @@ class Waiting:
             ("ongoing", shape.id, record.priority),
             Wake.NODE,
             lambda _, change: self._has_room(shape, record.priority, change),
-            self._cluster.now,
+            self.cluster.now,
             message=message,
             counts=diagnosis.counts(),
             needs=shape.requests,
@@ -118,7 +118,7 @@ class Waiting:
             return True  # a node is gone, perhaps the nominated one
         row = change.row
         left = {rid: columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid, _ in shape.requests}
-        for other in self._cluster.nominations.on(columns.names[change.row]):
+        for other in self.cluster.nominations.on(columns.names[change.row]):
             if other.row < 0 and other.priority >= priority:
                 for rid, amount in other.shape.requests:
                     if rid in left:
