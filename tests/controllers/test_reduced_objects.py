@@ -13,6 +13,8 @@ import yaml
 
 from phalanx.base.errors import ApiProblem
 from phalanx.controllers.runtime.controller import Key
+from phalanx.controllers.workloads.job.tally import tally_of
+from phalanx.model.annotation_values import MAX_INT32
 from phalanx.serve.controllers import ControllersService
 from support.controller_world import World, condition, world
 from support.manifests import jobset, part
@@ -113,6 +115,28 @@ def test_a_jobset_says_what_it_lacks_and_goes_on() -> None:
             assert cluster.names("Job") == ["js-a-0"]
 
     asyncio.run(scenario())
+
+
+def test_a_jobset_goes_on_with_a_negative_number_of_restarts() -> None:
+    """Its Jobs have the number as a label, so a status written by hand could stop the set for good."""
+
+    async def scenario() -> None:
+        async with world() as cluster:
+            await cluster.apply(jobset("js", part("a", 1, 1)))
+            (job,) = await cluster.eventually("Job", lambda found: found if len(found) == 1 else [])
+            await cluster.patch("JobSet", "js", {"status": {"restarts": -1}}, subresource="status")
+            await cluster.delete("Job", "js-a-0")
+            uid = job["metadata"]["uid"]
+            await cluster.until("Job", "js-a-0", when=lambda found: found and found["metadata"]["uid"] != uid)
+
+    asyncio.run(scenario())
+
+
+def test_a_job_counts_no_further_than_its_status_can() -> None:
+    counted = {"succeeded": MAX_INT32, "failed": MAX_INT32}
+    job = {"spec": {}, "status": {**counted, "uncountedTerminatedPods": {"succeeded": ["a"], "failed": ["b"]}}}
+    status = tally_of(job, []).status()
+    assert {name: status[name] for name in counted} == counted
 
 
 CRDS = Path(__file__).parents[2] / "examples" / "crds"

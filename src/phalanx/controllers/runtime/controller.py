@@ -84,7 +84,8 @@ class CustomController(Controller):
             await self.reconcile_object(key)
         except MALFORMED as problem:
             obj = self.object_of(key)
-            log.warning("%s: %s has a field of the wrong type", self.name, key, exc_info=problem)
+            log.warning("%s: %s has a field of the wrong type or lacks one: %r", self.name, key, problem)
+            log.debug("it was read here:", exc_info=problem)
             if obj is not None:
                 text = f"it, or what it refers to, has a field of the wrong type or lacks one: {problem!r}"
                 self._events.warning(obj, self.name, "Malformed", text)

@@ -15,6 +15,7 @@ from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import active, finished, phase
 from phalanx.controllers.workloads.job.grouping import vacant
 from phalanx.controllers.workloads.job.policy import format_indexes, match_policy, parse_indexes
+from phalanx.model.annotation_values import MAX_INT32
 from phalanx.model.groups.keys import BOUND_IN_GROUP, COMPLETED_IN
 from phalanx.model.kinds import Json
 from phalanx.model.objects.pod import KUBELET_REJECTIONS
@@ -62,8 +63,9 @@ class Tally(msgspec.Struct):
             uncounted["failed"] = self.uncounted_failed
         return {
             "terminating": len(self.terminating),
-            "succeeded": (len(self.completed_indexes) if self.indexed else self.counted_succeeded) or None,
-            "failed": self.counted_failed or None,
+            "succeeded": (len(self.completed_indexes) if self.indexed else min(self.counted_succeeded, MAX_INT32))
+            or None,
+            "failed": min(self.counted_failed, MAX_INT32) or None,
             "completedIndexes": format_indexes(self.completed_indexes) or None if self.indexed else None,
             "failedIndexes": format_indexes(self.failed_indexes) or None,
             "uncountedTerminatedPods": uncounted,

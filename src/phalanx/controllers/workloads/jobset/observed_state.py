@@ -11,6 +11,7 @@ from phalanx.controllers.runtime.status import set_condition
 from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, PART, items_of, replicas_of
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE
 from phalanx.controllers.workloads.jobset.status import Children, started, waits
+from phalanx.model.annotation_values import MAX_INT32
 from phalanx.model.kinds import Json
 
 GROUPED = "WorkloadSchedulingReady"
@@ -22,7 +23,8 @@ class ObservedJobSet:
         self._clock = clock
         self.updates: list[tuple[str, str, str]] = []
         self.key = Key(jobset["metadata"]["namespace"], jobset["metadata"]["name"])
-        self.attempt = int(status.get("restarts") or 0)
+        # A status written by hand may have any number; pods have it as a label.
+        self.attempt = min(max(int(status.get("restarts") or 0), 0), MAX_INT32 - 1)
 
     # ---- reading
 
@@ -68,7 +70,7 @@ class ObservedJobSet:
         restarts = self.entries()[part].get("jobRestarts")
         if restarts is None:
             return None
-        return int(restarts[index]) if index < len(restarts) else 0
+        return max(int(restarts[index]), 0) if index < len(restarts) else 0
 
     def restarts_counted(self) -> int:
         single = sum(sum(entry.get("jobRestartsCountTowardsMax") or ()) for entry in self.entries().values())
@@ -90,7 +92,8 @@ class ObservedJobSet:
     def restart(self, *, counts: bool) -> None:
         self.status["restarts"] = self.attempt + 1
         if counts:
-            self.status["restartsCountTowardsMax"] = int(self.status.get("restartsCountTowardsMax") or 0) + 1
+            counted = int(self.status.get("restartsCountTowardsMax") or 0) + 1
+            self.status["restartsCountTowardsMax"] = min(counted, MAX_INT32)
 
     def restart_job(self, job: Json, *, counts: bool) -> None:
         labels = job["metadata"]["labels"]
@@ -100,7 +103,7 @@ class ObservedJobSet:
         for field in ("jobRestarts", "jobRestartsCountTowardsMax") if counts else ("jobRestarts",):
             numbers = list(entry.get(field) or [0] * replicas)
             if index < len(numbers):
-                numbers[index] += 1
+                numbers[index] = min(numbers[index] + 1, MAX_INT32)
             entry[field] = numbers
         every = self.status["replicatedJobsStatus"]
         self.status["replicatedJobsStatus"] = [entry if old["name"] == part else old for old in every]
