@@ -68,6 +68,20 @@ def test_a_gang_whose_pods_come_one_by_one_is_promised_a_start() -> None:
     assert promised(run, "big") is not None
 
 
+def test_a_gang_is_promised_a_start_again_when_its_nodes_are_usable_again() -> None:
+    run = cluster(4)
+    submit(run, "runs", 4, seconds=100)
+    submit(run, "big", 4)
+    run.step(2.0)
+    nodes = {name: node(name).cpu(1) for name in ("n00", "n01", "n02", "n03")}
+    run.see(*(node(name).cpu(1).unschedulable() for name in nodes)).step(2.0)
+    assert promised(run, "big") is None
+    run.step(5.0)
+    run.see(*nodes.values())
+    run.step(2.0)
+    assert promised(run, "big") is not None
+
+
 def test_a_gang_that_comes_after_others_have_gone_is_promised_a_start() -> None:
     run = cluster(4)
     submit(run, "runs", 4, seconds=100)
@@ -335,8 +349,8 @@ def test_without_reservations_decisions_are_those_of_a_scheduler_that_knows_none
 ) -> None:
     off = "backfill: None, starvationSeconds: 0, nodesToComeSeconds: 0"
     with_code = _placements(cluster(6, off, cpu=4), seed)
-    for name in ("sweep", "placed", "node_arrived", "next_time"):
-        monkeypatch.setattr(StartReservations, name, lambda *_: None)
+    for name in ("sweep", "placed", "node_changed", "next_time"):
+        monkeypatch.setattr(StartReservations, name, lambda *_, **__: None)
     assert with_code == _placements(cluster(6, off, cpu=4), seed)
 
 

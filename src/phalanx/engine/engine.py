@@ -173,7 +173,7 @@ class Engine:
             row = self.columns.set_node(node)
             self.pod_lifecycle.node_appeared(name, row)
             self.queue.wake(ClusterChange(Wake.NODE_ADDED, row, new=node))
-            self.starts.node_arrived(name)
+            self.starts.node_changed(name, usable=True)
             return
         old = self.columns.nodes[row]
         assert old is not None
@@ -188,8 +188,8 @@ class Engine:
         self.columns.set_node(node)
         self.pod_lifecycle.externally_filled_rows.add(row)
         self.queue.wake(ClusterChange(Wake.NODE_CHANGED, row, old=old, new=node))
-        if old.spec != node.spec or old.status.allocatable != node.status.allocatable:
-            self.starts.node_arrived(name)
+        usable = old.spec != node.spec or old.status.allocatable != node.status.allocatable
+        self.starts.node_changed(name, usable=usable)
 
     def _node_gone(self, name: str, uid: str) -> None:
         row = self.columns.row_of.get(name, -1)

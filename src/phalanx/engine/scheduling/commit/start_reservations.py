@@ -76,7 +76,7 @@ class StartReservations(HeldStarts):
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._starving: dict[Hashable, float] = {}  # by class of starving units without a plan: when to plan again
         self._starving_due = FOREVER  # when a unit begins to starve, or is planned again
-        self._seen: set[str] = set()  # keys of units that had been tried, or were gated, at the last sweep
+        self._seen: set[str] = set()  # keys of units that have waited or been gated since the last sweep
         queue.on_leave = lambda unit: self._seen.discard(unit.key)
         self._last_fingerprint: tuple[object, ...] = ()  # state at the last sweep
         self._quiet_until = 0.0  # until when no sweep is needed without an event
@@ -116,9 +116,11 @@ class StartReservations(HeldStarts):
             if held.entry is None and any(placeholder.nominated in nodes for placeholder in held.placeholders):
                 self._doubtful[key] = self._doubtful.get(key, False) or unit.priority > held.unit.priority
 
-    def node_arrived(self, name: str) -> None:
-        """Record a node that was added or can take more pods."""
-        self._arrived_nodes[name] = None
+    def node_changed(self, name: str, *, usable: bool) -> None:
+        """Record a node that was added or changed; `usable`: it may take more pods than before."""
+        self._seen.clear()
+        if usable:
+            self._arrived_nodes[name] = None
 
     def sweep(self) -> None:
         """Count overtaken units, release reservations without an owner, reserve planned starts; called before

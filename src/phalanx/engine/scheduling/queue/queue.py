@@ -96,7 +96,8 @@ class Queue:
         self.shares_failures = True  # whether other units of the class of the unit being tried would fail alike
         # Called with every change while attempts are suspended.
         self.on_change: Callable[[ClusterChange], None] = lambda change: None
-        self.on_leave: Callable[[SchedulingUnit], None] = lambda unit: None  # called when a unit or its gate is removed
+        # Called with units that are removed, woken, or no longer gated.
+        self.on_leave: Callable[[SchedulingUnit], None] = lambda unit: None
 
     # ---- moving units
 
@@ -447,6 +448,7 @@ class Queue:
             self._gated.pop(unit.key, None)
             self.on_leave(unit)
         if unit.queue_name is WAITING and unit.equivalence_class is not None:
+            self.on_leave(unit)
             unit.equivalence_class.leave()
             if unit.equivalence_class.first() is None:
                 self._drop(unit.equivalence_class)
