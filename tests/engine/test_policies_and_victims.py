@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.engine.explain import plan, why
 from phalanx.testing import Cluster
 from phalanx.testing.builders import gang, node, pdb, pod, pod_group, workload, workload_policy
 
@@ -33,6 +34,18 @@ def test_a_group_that_has_just_started_is_not_evicted_before_its_minimum_runtime
     assert world.evicted == []
     world.step(11)  # 1061: nothing but time has passed
     assert world.evicted and len(world.bound) == (1 if high == "pod" else 2)
+
+
+@pytest.mark.parametrize("high", PREEMPTORS)
+def test_why_and_plan_say_until_when_a_group_cannot_be_preempted(high):
+    world = protected().see(*PREEMPTORS[high])
+    world.step(10)
+    kind = "Pod" if high == "pod" else "PodGroup"
+    text = "1 group of lower priority cannot be preempted yet (preemption.minRuntimeSeconds)"
+    text += "; the first one can be at 1970-01-01T00:17:40Z"
+    assert why(world.engine, kind, "default", "high").items[0].hints == [text]
+    answer = plan(world.engine, kind, "default", "high")
+    assert answer.result == "hopeless" and answer.summary.endswith(text)
 
 
 def test_another_group_without_a_policy_is_evicted_instead():

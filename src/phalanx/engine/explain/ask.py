@@ -138,7 +138,7 @@ class _Query:
             pods=[PodLine(name, "pending", nominated=record.nominated, message=message)],
             hints=[
                 *(hints.for_pod(self._groups.forest, record) if self._groups is not None else ()),
-                *hints.kept(self._engine.nominations, record.priority, [record.key]),
+                *hints.of_others(self._engine, record.priority, [record.key]),
                 *(for_devices(self._engine.indexes.devices, [record]) if verdict.result != "placed" else ()),
             ],
         )
@@ -312,7 +312,7 @@ class _Query:
             hints=[
                 *hints.for_group(groups.forest, key, self._engine.pods.records.values()),
                 *hints.unconfirmed_ends(groups.forest, key, self._engine.columns),
-                *(hints.kept(self._engine.nominations, root.priority, root.records) if root is not None else ()),
+                *(hints.of_others(self._engine, root.priority, root.records) if root is not None and waits else ()),
                 *(for_devices(self._engine.indexes.devices, root.records.values()) if root and waits else ()),
             ],
         )

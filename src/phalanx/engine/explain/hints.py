@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
+from phalanx.base.clock import rfc3339
+from phalanx.engine.placement.outcome import plural
+from phalanx.engine.preemption.victim_index import MinimumRuntime
 from phalanx.engine.reservations import Reason
 from phalanx.engine.reservations.holders import holder_of, waiting_pod
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.records import Nominations, PodRecord
 from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, MemberState, PodKey
+
+if TYPE_CHECKING:
+    from phalanx.engine.scheduling.scheduler import Scheduler
 
 MOST_NAMED = 3
 NOT_RESPONDING = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
@@ -71,6 +78,14 @@ def for_pod(forest: GroupForest, record: PodRecord) -> list[str]:
     ][:1]
 
 
+def of_others(engine: Scheduler, priority: int, own: Iterable[str]) -> list[str]:
+    """Say what other pods and groups keep from waiting pods of that priority."""
+    return [
+        *kept(engine.nominations, priority, own),
+        *protected(engine.preemption.victim_index.minimum_runtime, priority),
+    ]
+
+
 def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[str]:
     """Name, for waiting pods of that priority, nodes that look free but are reserved for nominated pods."""
     mine = set(own)
@@ -92,6 +107,15 @@ def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[st
         names = _few(sorted(where))
         found.append(f"room on {names} is kept for {counts[owner]} pod{'s' * (counts[owner] > 1)} {owner}")
     return found[:MOST_NAMED]
+
+
+def protected(runtime: MinimumRuntime, priority: int) -> list[str]:
+    """Say that groups of lower priority have just started and cannot be preempted yet."""
+    ends = runtime.ends(priority)
+    if not ends:
+        return []
+    groups = f"{plural(len(ends), 'group')} of lower priority cannot be preempted yet (preemption.minRuntimeSeconds)"
+    return [f"{groups}; the first one can be at {rfc3339(ends[0])}"]
 
 
 def _alike(record: PodRecord, group: Group, forest: GroupForest) -> bool:

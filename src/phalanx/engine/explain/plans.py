@@ -10,6 +10,7 @@ import msgspec
 
 from phalanx.engine.explain.ask import Unknown
 from phalanx.engine.explain.device_hints import devices_of, freed_by
+from phalanx.engine.explain.hints import protected
 from phalanx.engine.explain.trial import TrialAttempt
 from phalanx.engine.explain.values import NodeShare, PlanAnswer, Price, VictimLine
 from phalanx.engine.groups.admission import HeldBy, hold_of
@@ -98,7 +99,7 @@ def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
         return PlanAnswer(root, "none", "its scheduler profile has no DefaultPreemption plugin")
     if answer.diagnosis.pre_filter is not None:
         return PlanAnswer(root, "hopeless", f"evictions do not help: {answer.diagnosis.pre_filter.message}")
-    return PlanAnswer(root, "hopeless", NO_ROOM)
+    return _with_protected(engine, PlanAnswer(root, "hopeless", NO_ROOM), record.priority)
 
 
 def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
@@ -154,7 +155,13 @@ def _group(engine: Scheduler, groups: GroupUnits, leaf: GroupKey) -> PlanAnswer:
         return PlanAnswer(name, "none", NEVER)
     if not engine.profiles[tree.scheduler_name].preempts:
         return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts no pods for groups")
-    return _of(engine, name, _no_plan(answer))
+    return _with_protected(engine, _of(engine, name, _no_plan(answer)), root.priority)
+
+
+def _with_protected(engine: Scheduler, answer: PlanAnswer, priority: int) -> PlanAnswer:
+    """Name groups that cannot be preempted yet, if no plan exists."""
+    found = protected(engine.preemption.victim_index.minimum_runtime, priority) if answer.result == "hopeless" else []
+    return msgspec.structs.replace(answer, summary="; ".join([answer.summary, *found]))
 
 
 def _no_plan(refused: Refused) -> Planned:

@@ -61,6 +61,10 @@ class MinimumRuntime:
     def next_time(self) -> float | None:
         return min(self._until.values(), default=None)
 
+    def ends(self, priority: int) -> list[float]:
+        """Return when the protection of groups below a priority ends, in seconds, earliest first."""
+        return sorted(until for leaf, until in self._until.items() if self._forest.priority(leaf) < priority)
+
 
 MOST_STARTS = 50_000  # parsed timestamps kept in the cache
 NOT_YET = 2.0**40  # seconds: start time of a pod that has not started, later than every real start
