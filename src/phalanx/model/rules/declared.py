@@ -47,15 +47,23 @@ def declared_errors(
     return judge.errors
 
 
-def declared_defaults(record: str, obj: Json) -> None:
-    """Complete a value of a record as its table says; text that may be absent and is empty counts as absent."""
+def declared_defaults(record: str, obj: Json, *, embedded: bool = True) -> None:
+    """Complete a value of a record as its table says; text that may be absent and is empty counts as absent.
+
+    `embedded`: also the objects of other APIs in it, such as pod templates. Custom resources leave these as written.
+    """
     if record:
-        _complete(tables.record(record), obj)
+        _complete(tables.record(record), obj, None if embedded else record.rpartition(".")[0])
 
 
-def _complete(record: Object, obj: Json) -> None:
+def _complete(record: Object, obj: Json, only: str | None) -> None:
+    """Set the defaults of a record and of those in it; `only`: those of this API version."""
+    if only is not None and not record.name.startswith(f"{only}."):
+        return
     for field in _defaulted(record):
         kind, value = field.type, obj.get(field.name)
+        if only is not None and isinstance(kind, Object) and not kind.name.startswith(f"{only}."):
+            continue
         if field.default is not None:
             if value is None or (value == "" and not field.pointer):
                 obj[field.name] = field.default
@@ -63,10 +71,10 @@ def _complete(record: Object, obj: Json) -> None:
             if value is None and not field.pointer:
                 value = obj[field.name] = {}
             if value is not None:
-                _complete(kind, value)
+                _complete(kind, value, only)
         elif isinstance(kind, ListOf) and isinstance(kind.item, Object):
             for item in value or ():
-                _complete(kind.item, item)
+                _complete(kind.item, item, only)
 
 
 def drop_gated(record: str, new: Json, old: Json, gates: Gates) -> None:

@@ -10,7 +10,8 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta
 from phalanx.model.rules.assembly import OwnRules, number_or_percent, scaled
-from phalanx.model.rules.leaderworkerset import schema_default, spec_default, spec_errors
+from phalanx.model.rules.declared import declared_defaults
+from phalanx.model.rules.leaderworkerset import SPEC, spec_default, spec_errors
 
 MIN_ROLES, MAX_ROLES, MAX_SLICES = 2, 10, 100
 _ROLE_NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -25,16 +26,9 @@ _PLACEMENTS = ("ExclusiveSlice", "ExclusiveTopology", "None")
 
 
 def _default(obj: Json) -> None:
-    spec: Json = obj.setdefault("spec", {})
-    if spec.get("slices") is None:
-        spec["slices"] = 1
-    policy = spec.get("placementPolicy")
-    if policy is not None and not policy.get("type"):
-        policy["type"] = "None"
-    for role in spec.get("roles") or ():
-        if role.get("scaling") is not None and not role["scaling"].get("mode"):
-            role["scaling"]["mode"] = "Static"
-        schema_default(role.setdefault("spec", {}))
+    declared_defaults("disaggregatedset/v1.DisaggregatedSet", obj, embedded=False)
+    for role in obj["spec"].get("roles") or ():
+        declared_defaults(SPEC, role.setdefault("spec", {}), embedded=False)
 
 
 def is_external(role: Json) -> bool:

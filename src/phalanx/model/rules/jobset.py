@@ -19,7 +19,7 @@ from phalanx.model.rules import meta, podspec
 from phalanx.model.rules.apps import template_of
 from phalanx.model.rules.assembly import OwnRules, not_negative
 from phalanx.model.rules.batch import job_spec_errors
-from phalanx.model.rules.declared import same
+from phalanx.model.rules.declared import declared_defaults, same
 from phalanx.model.rules.jobset_policies import (
     claim_errors,
     coordinator_errors,
@@ -34,6 +34,7 @@ _STEERED = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def _default(obj: Json) -> None:
+    declared_defaults("jobset/v1alpha2.JobSet", obj, embedded=False)
     spec: Json = obj.setdefault("spec", {})
     if spec.get("successPolicy") is None:
         spec["successPolicy"] = {"operator": "All"}
@@ -54,18 +55,12 @@ def _default(obj: Json) -> None:
 def _default_failure_policy(policy: Json) -> None:
     if policy.get("maxRestarts") is None:
         policy["maxRestarts"] = 0
-    if not policy.get("restartStrategy"):
-        policy["restartStrategy"] = "Recreate"
     for index, rule in enumerate(policy.get("rules") or ()):
         if not rule.get("name"):
             rule["name"] = f"failurePolicyRule{index}"
 
 
 def _default_replicated_job(item: Json) -> None:
-    if item.get("replicas") is None:
-        item["replicas"] = 1
-    if not item.get("groupName"):
-        item["groupName"] = "default"
     job: Json = item.setdefault("template", {}).setdefault("spec", {})
     if job.get("completionMode") is None:
         job["completionMode"] = "Indexed"

@@ -10,8 +10,9 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta, podspec
 from phalanx.model.rules.assembly import OwnRules, number_or_percent, scaled
-from phalanx.model.rules.declared import declared_errors
+from phalanx.model.rules.declared import declared_defaults, declared_errors
 
+SPEC = "leaderworkerset/v1.LeaderWorkerSetSpec"
 MAX_REPLICAS = 1_000_000
 _RESTART = ("Default", "None", "RecreateGroupAfterStart", "RecreateGroupOnPodRestart")
 _SUBGROUP_EXCLUSIVE = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
@@ -24,7 +25,7 @@ def _default(obj: Json) -> None:
 
 def spec_default(spec: Json) -> None:
     """Complete the spec of a LeaderWorkerSet: the defaults of its definition, then those of its webhook."""
-    schema_default(spec)
+    declared_defaults(SPEC, spec, embedded=False)
     template, strategy = spec["leaderWorkerTemplate"], spec["rolloutStrategy"]
     if template["restartPolicy"] == "Default":
         template["restartPolicy"] = "None"
@@ -33,29 +34,6 @@ def spec_default(spec: Json) -> None:
     network: Json = spec.setdefault("networkConfig", {})
     if not network.get("subdomainPolicy"):
         network["subdomainPolicy"] = "Shared"
-
-
-def schema_default(spec: Json) -> None:
-    """Complete a spec with the defaults of its definition, also inside another kind."""
-    if spec.get("replicas") is None:
-        spec["replicas"] = 1
-    template: Json = spec.setdefault("leaderWorkerTemplate", {})
-    if template.get("size") is None:
-        template["size"] = 1
-    if not template.get("restartPolicy"):
-        template["restartPolicy"] = "RecreateGroupOnPodRestart"
-    sub = template.get("subGroupPolicy")
-    if sub is not None and not sub.get("subGroupPolicyType"):
-        sub["subGroupPolicyType"] = "LeaderWorker"
-    strategy: Json = spec.setdefault("rolloutStrategy", {})
-    if not strategy.get("type"):
-        strategy["type"] = "RollingUpdate"
-    rolling = strategy.get("rollingUpdateConfiguration")
-    if rolling is not None:
-        for field, value in (("partition", 0), ("maxUnavailable", 1), ("maxSurge", 0)):
-            rolling.setdefault(field, value)
-    if not spec.get("startupPolicy"):
-        spec["startupPolicy"] = "LeaderCreated"
 
 
 def _sub_groups(template: Json, size: int) -> list[FieldError]:
