@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -194,6 +195,28 @@ def test_kinds_of_other_operators_are_stored_and_grouped(name: str, crd: str, co
                 stored.append(json.loads(json.dumps(cluster.look(body["kind"], body["metadata"]["name"]))))
             found: Any = group(stored[-1], stored)
             assert [g["spec"]["schedulingPolicy"] for g in found.groups] == [{"gang": {"minCount": count}}]
+
+    asyncio.run(scenario())
+
+
+def test_an_mpi_job_of_another_controller_is_left_alone() -> None:
+    """A MultiKueue's MPIJob has its pods in another cluster."""
+
+    async def scenario() -> None:
+        async with world(nodes=1, controllers=False) as cluster:
+            (definition,) = yaml.safe_load_all((EXAMPLES / "crds" / "mpijob.yaml").read_text())
+            await create(cluster, definition)
+            await cluster.until("CustomResourceDefinition", definition["metadata"]["name"], when=is_true("Established"))
+            (ours,) = documents("mpijob")
+            theirs = copy.deepcopy(ours)
+            theirs["metadata"]["name"] = "elsewhere"
+            theirs["spec"].setdefault("runPolicy", {})["managedBy"] = "kueue.x-k8s.io/multikueue"
+            for body in (theirs, ours):
+                await create(cluster, body)
+            await cluster.start_controllers()
+            await cluster.eventually("Pod", lambda pods: len(pods) == 5)
+            assert not [pod for pod in cluster.all("Pod") if pod["metadata"]["name"].startswith("elsewhere")]
+            assert "status" not in await cluster.until("MPIJob", "elsewhere", when=bool)
 
     asyncio.run(scenario())
 

@@ -88,6 +88,40 @@ def test_workers_that_an_autoscaler_adds_are_extras() -> None:
     assert minimum(ray("RayCluster", workers=idle)) == 1
 
 
+@pytest.mark.parametrize(
+    ("replicas", "with_autoscaler", "without"),
+    [
+        ({"replicas": 1, "minReplicas": 2}, 2, 2),
+        ({"replicas": 5, "maxReplicas": 3}, 0, 3),
+        ({"minReplicas": 2}, 2, 2),
+        ({"replicas": 3, "minReplicas": 4, "maxReplicas": 2}, 2, 2),
+        ({}, 0, 0),
+    ],
+)
+def test_a_worker_group_has_as_many_replicas_as_its_operator_creates(
+    replicas: Json, with_autoscaler: int, without: int
+) -> None:
+    """A gang of replicas above `maxReplicas` would wait for pods that never come."""
+    workers = [{"groupName": "w", "template": pod(), **replicas}]
+    assert minimum(ray("RayCluster", workers=workers)) == 1 + without
+    assert minimum(ray("RayCluster", workers=workers, enableInTreeAutoscaling=True)) == 1 + with_autoscaler
+
+
+def test_the_head_requests_what_its_autoscaler_does() -> None:
+    def head(**spec: Any) -> list[Json]:
+        obj = ray("RayCluster", **spec)
+        kind = kind_of(obj)
+        assert kind is not None
+        containers: list[Json] = next(iter(kind.templates(obj)))["spec"]["containers"]
+        return containers
+
+    assert [each["name"] for each in head()] == ["c"]
+    (own, autoscaler) = head(enableInTreeAutoscaling=True)
+    assert own["name"] == "c" and autoscaler["resources"]["requests"] == {"cpu": "500m", "memory": "512Mi"}
+    more = {"requests": {"cpu": "2"}}
+    assert head(enableInTreeAutoscaling=True, autoscalerOptions={"resources": more})[1]["resources"] == more
+
+
 def test_a_ray_job_has_the_groups_of_the_cluster_it_makes() -> None:
     found = group(ray("RayJob"))
     assert found is not None and found.workload is not None

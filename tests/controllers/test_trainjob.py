@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from phalanx.controllers.grouping.core import GroupingRefused
-from phalanx.controllers.workloads.trainjob.grouping import steps_of
+from phalanx.controllers.workloads.trainjob.grouping import group_train_job, steps_of
 from phalanx.controllers.workloads.trainjob.template import resolved
 from support.controller_world import Json, World, condition, world
 
@@ -152,6 +152,19 @@ def test_patches_of_every_version_of_the_api_are_honoured(spec: Json) -> None:
 def test_what_cannot_be_honoured_is_refused(asked: Json, words: str) -> None:
     with pytest.raises(GroupingRefused, match=words):
         resolved(asked, runtime(part("other")))
+
+
+def test_a_topology_for_volcano_is_refused_unless_there_is_one_for_us() -> None:
+    """Its pods would be a gang that runs anywhere."""
+    there = runtime(part("node", "trainer"))
+    there["spec"]["podGroupPolicy"] = {"volcano": {"networkTopology": {"mode": "hard", "highestTierAllowed": 1}}}
+    with pytest.raises(GroupingRefused, match="networkTopology is read by Volcano only"):
+        group_train_job(job(), [there])
+    annotated = job()
+    annotated["metadata"]["annotations"] = {"scheduling.phalanx.dev/topology": "rack"}
+    assert group_train_job(annotated, [there]).groups
+    there["spec"]["podGroupPolicy"]["volcano"]["networkTopology"]["mode"] = "soft"
+    assert group_train_job(job(), [there]).groups
 
 
 async def start(cluster: World) -> None:

@@ -30,6 +30,7 @@ JOB_ROLE = "training.kubeflow.org/job-role"
 REPLICA_INDEX = "training.kubeflow.org/replica-index"
 
 
+MANAGED_BY = "kubeflow.org/mpi-operator"  # the value of runPolicy.managedBy that means us
 NAME = "mpijob"
 
 
@@ -56,6 +57,8 @@ class MPIJobController(CustomController):
     async def reconcile_object(self, key: Key) -> None:
         owner = self._owners.get(*key)
         if owner is None or deleting(owner):
+            return
+        if ((owner["spec"].get("runPolicy") or {}).get("managedBy") or MANAGED_BY) != MANAGED_BY:
             return
         uid = owner["metadata"]["uid"]
         workers = {pod["metadata"]["name"]: pod for pod in self._pods.by_index("controller", uid)}

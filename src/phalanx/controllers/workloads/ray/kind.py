@@ -16,20 +16,42 @@ from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 # RayCluster and passes its annotations on, so its groups are those of the RayCluster.
 
 HEAD = "headgroup"
+MAX_REPLICAS = 2**31 - 1
+# The container that KubeRay adds to the head of a cluster with an autoscaler, unless its options say otherwise.
+_AMOUNTS = {"cpu": "500m", "memory": "512Mi"}
+AUTOSCALER: Json = {"name": "autoscaler", "resources": {"limits": _AMOUNTS, "requests": _AMOUNTS}}
 
 
 def roles_of(cluster: Json) -> list[Role]:
     spec = cluster["spec"]
-    found = [Role(HEAD, 1, 1, (spec.get("headGroupSpec") or {}).get("template") or {})]
+    found = [Role(HEAD, 1, 1, _head(spec))]
     for group in spec.get("workerGroupSpecs") or ():
         hosts = int(group.get("numOfHosts") or 1)
-        wanted = _number(group.get("replicas"), _number(group.get("minReplicas"), 0))
-        least = _number(group.get("minReplicas"), 0) if spec.get("enableInTreeAutoscaling") else wanted
-        if group.get("suspend"):
-            wanted = least = 0
-        count = max(wanted, least) * hosts
-        found.append(Role(str(group["groupName"]), count, min(least * hosts, count), group.get("template") or {}))
+        wanted, least = _replicas(group)
+        if not spec.get("enableInTreeAutoscaling"):
+            least = wanted
+        found.append(Role(str(group["groupName"]), wanted * hosts, least * hosts, group.get("template") or {}))
     return found
+
+
+def _head(spec: Json) -> Json:
+    """Return the template of the head's pod, with the autoscaler if there is one."""
+    template: Json = (spec.get("headGroupSpec") or {}).get("template") or {}
+    if not spec.get("enableInTreeAutoscaling"):
+        return template
+    resources = (spec.get("autoscalerOptions") or {}).get("resources")
+    added = {**AUTOSCALER, "resources": resources} if resources else AUTOSCALER
+    pod: Json = template.get("spec") or {}
+    return {**template, "spec": {**pod, "containers": [*(pod.get("containers") or ()), added]}}
+
+
+def _replicas(group: Json) -> tuple[int, int]:
+    """Return the replicas that KubeRay creates, and how few the autoscaler may leave."""
+    if group.get("suspend"):
+        return 0, 0
+    most = _number(group.get("maxReplicas"), MAX_REPLICAS)
+    least = min(_number(group.get("minReplicas"), 0), most)
+    return min(max(_number(group.get("replicas"), least), least), most), least
 
 
 def _number(value: object, otherwise: int) -> int:

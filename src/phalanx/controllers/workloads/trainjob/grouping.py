@@ -69,6 +69,19 @@ def group_train_job(job: Json, related: Sequence[Json] = ()) -> Grouping:
     return with_hand_made(job, found, related)
 
 
+def _refuse_other_topology(runtime: Json) -> None:
+    """Refuse a required topology that only Volcano reads: pods would run anywhere. Raises GroupingRefused."""
+    volcano: Json = (runtime["spec"].get("podGroupPolicy") or {}).get("volcano") or {}
+    topology = volcano.get("networkTopology")
+    if topology and topology.get("mode", "hard") == "hard":
+        raise GroupingRefused(
+            "the runtime's podGroupPolicy.volcano.networkTopology is read by Volcano only; "
+            "write schedulingConstraints under spec.scheduling of the runtime, "
+            "or give the TrainJob the annotation scheduling.phalanx.dev/topology",
+            "InvalidTrainJob",
+        )
+
+
 def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[LeafTemplate, list[str]]]:
     requested = workload_annotations(job["metadata"].get("annotations"))
     asked: Json = runtime["spec"].get("scheduling") or {}
@@ -84,6 +97,8 @@ def _leaves(job: Json, runtime: Json, steps: Sequence[Step]) -> list[tuple[LeafT
             )
         chosen = BASIC if basic or policy.get("basic") is not None else gang(max(1, total))
         constraints = source.get("schedulingConstraints") or requested.constraints
+        if constraints is None and not basic:
+            _refuse_other_topology(runtime)
         disruption = disruption_of(chosen, source.get("disruptionMode") or requested.mode)
         return LeafTemplate(name, chosen, constraints, disruption, (), priority)
 
