@@ -222,7 +222,7 @@ def down(cluster: str, data: str, delete: bool, output: str) -> int:
     if delete and not cluster:
         raise click.UsageError("--delete takes a NAME; delete the data directory of a cluster without one yourself")
     home = home_of(cluster, data)
-    if not (delete and home.path.exists()):  # what never came to life can still be deleted
+    if not (delete and home.path.exists()):  # a cluster that never started can still be deleted
         home, _ = known_cluster(cluster, data)
     ran = home.running()
     if not stop(home, PATIENCE):

@@ -29,7 +29,7 @@ def detached(start: Callable[[Notify], int], log: Path, patience: float, hint: s
     `start` is given a function to tell (done, total), which is shown here while the start is waited for.
     """
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    log.unlink(missing_ok=True)  # the ready line of an earlier life is not ours
+    log.unlink(missing_ok=True)  # the ready line of an earlier process is not ours
     counts, counted = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
     child = os.fork()
     if child == 0:

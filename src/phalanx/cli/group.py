@@ -113,7 +113,7 @@ def _complete(document: Json) -> list[str]:
     for kind in builtin.registry(Gates()).all():
         if (kind.group, kind.kind) == (own, document["kind"]) and not kind.stored_as:
             try:
-                meta["uid"] = uid or "unknown"  # the server gives it before it looks
+                meta["uid"] = uid or "unknown"  # the server sets it before validation
                 if kind.default is not None:
                     kind.default(document)
                 if kind.prepare_create is not None:

@@ -47,7 +47,7 @@ class Keys:
         self._before = termios.tcgetattr(self._descriptor)
         mode = termios.tcgetattr(self._descriptor)
         mode[3] &= ~(termios.ICANON | termios.ECHO)  # Ctrl-C still is a signal
-        # Ctrl-Z would leave a stopped screen behind: the shell could not be read. There is nothing here to stop.
+        # Ctrl-Z would leave the terminal in its changed mode, and the shell could not be used.
         mode[6][termios.VSUSP] = b"\0"
         termios.tcsetattr(self._descriptor, termios.TCSADRAIN, mode)
         sys.stdout.write(_SHOW)

@@ -44,7 +44,7 @@ def start_cluster(
         click.echo(f"note: {note}", err=True)
     started = time.monotonic()
     starting = Progress("starting", "nodes")
-    readers: list[EngineReader] = []  # of the scheduler's present life, for the live table
+    readers: list[EngineReader] = []  # of the scheduler that runs now, for the live table
 
     def follow(server: ApiServer, service: SchedulerService, diagnostics: Diagnostics) -> None:
         readers[:] = [EngineReader(service.engine, server.context.clock.now)]

@@ -38,8 +38,8 @@ class CommandResult:
     code: int
     data: Any = None  # plain values
     text: str = ""
-    notes: tuple[str, ...] = ()  # for people, on standard error
-    next: str = ""  # a command that makes sense now, for people at a terminal
+    notes: tuple[str, ...] = ()  # for users, on standard error
+    next: str = ""  # a command that is useful next, for users at a terminal
 
 
 class CommandError(click.ClickException):

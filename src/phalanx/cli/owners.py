@@ -127,7 +127,7 @@ async def not_started(client: Client, namespace: str, pods: Collection[str]) -> 
         found = await _items(client, r.PODS, namespace, fields="status.phase=Pending")
     except ApiProblem:
         return []
-    names: dict[str, list[str]] = {}  # what the kubelet says -> pods
+    names: dict[str, list[str]] = {}  # message of the kubelet -> pods
     for pod in found:
         if pod["metadata"]["name"] in pods and (pod.get("spec") or {}).get("nodeName"):
             names.setdefault(_waits_for(pod), []).append(pod["metadata"]["name"])
@@ -295,7 +295,7 @@ async def _named_groups(client: Client, kind: WorkloadKind, body: Json) -> list[
     roots: set[tuple[str, str]] = set()
     for leaf in leaves:
         at = (WORKLOAD, leaf.name.partition("/")[0]) if leaf.kind == WORKLOAD else (leaf.kind, leaf.name)
-        for _ in range(len(parents)):  # groups that are each other's parents have no root
+        for _ in range(len(parents)):  # groups in a cycle of parents have no root
             if not parents.get(at):
                 break
             at = (COMPOSITE, parents[at])

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-AFTER = 2.0  # seconds in which nothing is said: most things are done by then
+AFTER = 2.0  # seconds without output: most operations are done by then
 _EVERY = 0.25
 _SIGNS = "⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"
 

@@ -188,7 +188,7 @@ class SchedulerClient:
             try:
                 return await self.client.request(method, f"{BASE}/{what}", query=query, body=body)
             except (NotFound, Forbidden, MethodNotAllowed) as problem:
-                if problem.kind:  # the scheduler's own answer, not the server's about the path
+                if problem.kind:  # an answer of the scheduler, not of the server about the path
                     raise
                 here = "the API server has no scheduler behind it; "
         try:

@@ -217,7 +217,7 @@ class Screen:
             more += "".join(f", {text}" for text in group["settings"])
             shown = (
                 name if group.get("revision") else names[namespace, name]
-            )  # two revisions: the name says which one it is of
+            )  # two revisions: the name includes the revision
             cells = ("  " * depth + shown, namespace, policy, placed, topology, reason)
             order = (name, namespace, policy, group["placed"], topology, reason)
             rows.append(TableLine(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, ""), order))

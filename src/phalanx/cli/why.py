@@ -27,7 +27,7 @@ from phalanx.engine.placement.plain import sentence_case
 
 MOST_PODS = 10  # listed; `-o wide` and JSON have them all
 MOST_REASONS = 5
-NAMED_REASONS = 3  # of nodes, that the headline has in plain words
+NAMED_REASONS = 3  # reasons of nodes that the headline has in plain words
 DEVICES = "DynamicResources"  # the plugin that holds pods until their claims exist
 _FILTERED = re.compile(r"0/\d+ nodes are available:")  # kube-scheduler's text, for -o wide
 

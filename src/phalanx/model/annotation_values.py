@@ -125,7 +125,7 @@ _WRITTEN_BY_PEOPLE = (
     "schedule-timeout-seconds",
     "scheduler-name",
 )
-_OTHER_WORDS = {  # of other schedulers, and those closer to an annotation that means something else
+_OTHER_WORDS = {  # of other schedulers, and those that are closer to another annotation than to ours
     "min-available": "min-count",
     "min-member": "min-count",
     "required-topology": "topology",

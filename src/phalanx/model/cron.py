@@ -20,7 +20,7 @@ _MACROS = {
 _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 _DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _LIMITS = ((0, 59), (0, 23), (1, 31), (1, 12), (0, 6))
-_HORIZON = 366 * 5 * 86_400  # seconds; a schedule that never comes (30 February) is given up here
+_HORIZON = 366 * 5 * 86_400  # seconds; the search for the next time of a schedule such as 30 February ends here
 
 
 class BadSchedule(ValueError):
@@ -35,7 +35,7 @@ class Schedule(msgspec.Struct, frozen=True):
     weekdays: frozenset[int]
     any_day: bool  # day-of-month and day-of-week are both restricted: either is enough
     zone: ZoneInfo | None
-    every: int = 0  # seconds, of @every: so long after the last time, whatever the clock says
+    every: int = 0  # seconds, of @every: the time after the last run
 
     def next_after(self, seconds: float) -> float | None:
         """Return the first time after `seconds` (epoch); None if there is none within five years.

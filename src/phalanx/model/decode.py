@@ -179,7 +179,7 @@ def _kind(value: Any) -> str:
     return "true or false" if isinstance(value, bool) else "a number"
 
 
-APART_YAML = 16 << 10  # bytes; libyaml makes a Python object of every word
+APART_YAML = 16 << 10  # bytes; libyaml creates a Python object for every word
 APART_PROTOBUF = 64 << 10
 
 

@@ -34,7 +34,7 @@ KNOWN: dict[str, tuple[bool, tuple[str, ...]]] = {
     "CompositePodGroup": (True, ("GenericWorkload", "TopologyAwareWorkloadScheduling")),
     "PodGroupPreemptionPolicy": (False, ("GenericWorkload",)),
     "WorkloadWithJob": (True, ("GenericWorkload",)),
-    # These need GenericWorkload or CompositePodGroup, and mean nothing without: switching those off need not name them.
+    # These need GenericWorkload or CompositePodGroup and have no effect without: they may stay on if those are off.
     "DefaultGangs": (False, ()),
     "DRAWorkloadResourceClaims": (True, ()),
     "JobSetGang": (True, ()),

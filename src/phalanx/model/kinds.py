@@ -73,7 +73,7 @@ class Scale(msgspec.Struct, frozen=True):
 class Part(msgspec.Struct, frozen=True):
     """A subresource that has the kind of its object and writes a part of it (`pods/resize`)."""
 
-    only: Callable[[Json, Json], Json]  # (new, old) -> old with what of the new object this part may change
+    only: Callable[[Json, Json], Json]  # (new, old) -> the old object with the fields that may change
     errors: Callable[[Json, Json], list[FieldError]]  # (new, old), in place of `validate_update`
 
 
@@ -100,12 +100,12 @@ class Kind:
     unconditional_update: bool = True  # PUT without resourceVersion allowed
     create_on_update: bool = False  # PUT may create (leases, events, …)
     strategic: bool = True  # strategic merge patch offered (false for custom resources: 415)
-    zeros: Json = field(default_factory=dict)  # what every stored object has at least (model.zeros)
+    zeros: Json = field(default_factory=dict)  # fields that every stored object has (model.zero_values)
     parts: Mapping[str, Part] = field(default_factory=dict)  # by subresource
     status_writes: tuple[str, ...] = ()  # metadata that a write to the status subresource may change, too
     convert: Json | None = None  # custom resources: the webhook that turns one version into another
     warning: str = ""  # sent to every client that writes one
-    stored: bool = True  # false: asked and answered in one request, nothing is kept (reviews, Binding)
+    stored: bool = True  # false: answered in the same request, nothing is stored (reviews, Binding)
     stored_as: str = ""  # storage key of the kind this one is a view of (events.k8s.io Event of core Event)
     # Rules work on the storage version. `default` edits in place. Gate dropping is part of `prepare`.
     default: Callable[[Json], None] | None = None
@@ -126,7 +126,7 @@ class Kind:
 
     def __post_init__(self) -> None:
         key = f"{self.plural}.{self.group}" if self.group else self.plural
-        object.__setattr__(self, "key", key)  # computed once: every request asks several times
+        object.__setattr__(self, "key", key)  # computed once: every request reads it several times
         object.__setattr__(self, "storage_key", self.stored_as or key)
 
     def version(self, name: str) -> Version:
@@ -171,7 +171,7 @@ class Registry:
         self._by_path: dict[tuple[str, str, str], Kind] = {}
         self._by_kind: dict[tuple[str, str, str], Kind] = {}
         self._kinds: dict[str, Kind] = {}
-        self.generation = 0  # rises with every change: caches of discovery and OpenAPI hang on it
+        self.generation = 0  # rises with every change: caches of discovery and OpenAPI depend on it
         self.on_change: list[Callable[[], None]] = []
         for kind in kinds:
             self.add(kind)

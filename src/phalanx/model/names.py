@@ -62,7 +62,7 @@ def _too_long(limit: int, unit: str) -> str:
     return f"must be no more than {limit} {unit}"
 
 
-# Lengths are checked outside the caches: they must not hold on to megabytes sent as a name.
+# Lengths are checked outside the caches, which must not keep megabytes sent as a name.
 @lru_cache(maxsize=1 << 11)
 def _label_matches(value: str) -> bool:
     return _is_label(value) is not None

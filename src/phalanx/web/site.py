@@ -144,7 +144,7 @@ class Site:
         try:
             async for text in follow:
                 await self._may(request)  # a login that ended ends what it opened; the page then says so
-                async with asyncio.timeout(30):  # a page that reads nothing for so long is not looked at
+                async with asyncio.timeout(30):  # a page that reads nothing for this time is not open
                     await response.write(text)
         except (TimeoutError, ConnectionResetError, Unauthorized):
             pass

@@ -20,7 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from phalanx.base.errors import Forbidden, ServiceUnavailable, TooManyRequests, Unauthorized
 
 AGAIN_SECONDS = 60.0
-MOST_KEPT = 512  # logins at one time; the one that asked for nothing longest goes first
+MOST_KEPT = 512  # logins at one time; the one that was unused longest is dropped first
 _NONCE = 12  # bytes
 
 TokenCheck = Callable[[str], Awaitable[str]]  # a bearer token -> what its owner may do; raises ApiProblem
@@ -30,7 +30,7 @@ TokenCheck = Callable[[str], Awaitable[str]]  # a bearer token -> what its owner
 class _Kept:
     locked: bytes
     may: str
-    asked: float  # when the API server last said so
+    asked: float  # when the API server last confirmed it
     ended: str = ""  # why it no longer lets in
 
 
@@ -70,7 +70,7 @@ class LoginTokens:
             kept.locked, kept.ended = b"", f"the API server no longer lets you in: {problem.message}"
             raise Unauthorized(kept.ended) from None
         except (ServiceUnavailable, TooManyRequests):
-            pass  # it says nothing at the moment: what it said last holds until the login ends by itself
+            pass  # it does not answer: its last answer holds until the login ends by itself
         return kept.may
 
     def leave(self, text: str) -> None:

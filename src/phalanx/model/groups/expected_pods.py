@@ -21,7 +21,7 @@ Source = PodGroup | CompositePodGroup | Workload | None
 Amount = str | int | float
 
 
-@lru_cache(maxsize=1024)  # replicas repeat each other's text
+@lru_cache(maxsize=1024)  # cached: replicas have the same text
 def _announced(text: str) -> tuple[int, Pod] | BadValue:
     try:
         found = json_object(text)
@@ -33,7 +33,7 @@ def _announced(text: str) -> tuple[int, Pod] | BadValue:
         return BadValue(f"its template is not a pod template: {problem}")
 
 
-@lru_cache(maxsize=1024)  # replicas repeat each other's text
+@lru_cache(maxsize=1024)  # cached: replicas have the same text
 def _resources(text: str) -> tuple[tuple[str, Amount], ...] | BadValue:
     try:
         found = json_object(text)

@@ -62,7 +62,7 @@ class GroupForest:
         self._links = GroupLinks(self._groups, self._workloads)
         self.policies = Policies(policy_defaults)
         self._expected: dict[GroupKey, int] = {}  # groups that say how many pods they will have
-        self._begun: dict[GroupKey, None] = {}  # those of them of which some are placed, and not all
+        self._begun: dict[GroupKey, None] = {}  # those of `_expected` of which some pods are placed, and not all
         self._roster = MemberIndex(ours)
         self._leaf_of = self._roster.leaf_of
 
@@ -112,7 +112,7 @@ class GroupForest:
             self._roster.placements.pop(key, None)  # it must not count for the next pod of this name
             return roots, old, None
         group = self._set_member(leaf, key, pod)
-        if group.spec is not None and len(group.members) == 1:  # its first pod may ask for a topology
+        if group.spec is not None and len(group.members) == 1:  # its first pod may request a topology
             group.spec = self._gate(with_topology_of_pods(group.spec, group.members.values()))
         set_ = self._roots_of(group)
         return (_union(roots, set_) if roots else set_), old, group.members[key]

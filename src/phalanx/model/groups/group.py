@@ -44,18 +44,18 @@ class MemberState(enum.IntEnum):  # integers: counted with every event of every 
     ASSUMED = 1  # placed by this scheduler, the bind not yet answered
     CONFIRMED = 2  # the bind is acknowledged, the object seen does not say so yet
     RUNNING = 3  # bound to a node
-    SUCCEEDED = 4  # counts only where its controller says that nothing takes its place (see `Group.complete`)
+    SUCCEEDED = 4  # counts only if its controller marked it as not replaced (see `Group.complete`)
     FAILED = 5  # does not count: it has to be replaced
     LEAVING = 6  # deleted before it got a node
     FOREIGN = 7  # pending, but another scheduler's
-    ENDING = 8  # terminating on its node: dictates the domain, but is as good as gone
+    ENDING = 8  # terminating on its node: determines the domain, and does not count
     EARLIER = 9  # runs, but was bound for an earlier Workload of this name
 
 
 # Tuples, and names of their own for the most frequent: hashing a member of an enum and looking it up are slow.
 PENDING, ASSUMED, CONFIRMED = MemberState.PENDING, MemberState.ASSUMED, MemberState.CONFIRMED
 RUNNING, SUCCEEDED, ENDING = MemberState.RUNNING, MemberState.SUCCEEDED, MemberState.ENDING
-OURS = (ASSUMED, CONFIRMED)  # on a node by our word alone
+OURS = (ASSUMED, CONFIRMED)  # on a node by our decision, which their objects do not show yet
 PLACED = (*OURS, RUNNING)
 KNOWN = (*PLACED, PENDING)
 ON_NODE = (*PLACED, ENDING)
@@ -75,7 +75,7 @@ def member_state(pod: Pod, placement: Placement | None, *, ours: bool, uid: str 
     if pod.status.phase == "Failed":
         return MemberState.FAILED, pod.spec.node_name
     if pod.spec.node_name:
-        # A Workload is not kept for its pods, as a PodGroup is: what runs may be of its predecessor.
+        # A Workload is not protected while its pods exist, as a PodGroup is: running pods may be of its predecessor.
         if uid and pod.metadata.annotations.get(BOUND_IN_GROUP, uid) != uid:
             return MemberState.EARLIER, pod.spec.node_name
         return (RUNNING if pod.metadata.deletion_timestamp is None else ENDING), pod.spec.node_name
@@ -95,7 +95,7 @@ class Member(msgspec.Struct, eq=False):
 
 
 class GroupSpec(msgspec.Struct, frozen=True):
-    """What every dialect of group boils down to."""
+    """The spec of a group, whatever API its object is of."""
 
     parent: GroupKey | None
     gang: bool

@@ -62,7 +62,7 @@ class Quorum(msgspec.Struct, frozen=True):
         if self.ready:
             return ""
         detail = "; ".join(map(str, self.shortages[:3]))
-        more = "; and more" if len(self.shortages) > 3 else ""  # not how many: counting them costs the tree
+        more = "; and more" if len(self.shortages) > 3 else ""  # not their number: that would visit the whole tree
         if self.root.kind == COMPOSITE:
             return f'waiting for composite pod group "{self.root.name}" tree to meet quorum: {detail}{more}'
         return f"waiting for minCount pods from a gang to appear in scheduling queue: {detail}{more}"
@@ -82,7 +82,7 @@ def cycle_text(cycle: tuple[GroupKey, ...]) -> str:
 
 
 MAX_DEPTH = 4  # KEP-6012: levels of groups, leaf included
-LEVELS_CHECKED = MAX_DEPTH + 2  # a check looks no further up: chains of any length cost the same
+LEVELS_CHECKED = MAX_DEPTH + 2  # a check reads no more ancestors, so that long chains cost no more
 
 
 def ancestry(groups: Mapping[GroupKey, Group], key: GroupKey | None) -> Iterator[Group]:

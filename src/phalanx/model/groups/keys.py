@@ -12,7 +12,7 @@ COMPOSITE = "CompositePodGroup"
 WORKLOAD = "Workload"  # an implicit group of KEP-4671 v1alpha1: named <workload>/<podGroup>/<replica key>
 
 GROUP_LABEL = "scheduling.phalanx.dev/pod-group"
-# Written with the Binding of every pod that is bound as part of a group; says the uid of that group's object.
+# Written with the Binding of every pod that is bound as part of a group: the uid of that group's object.
 BOUND_IN_GROUP = "scheduling.phalanx.dev/bound-in-group"
 # Written by our controllers on groups and Workloads: the objects above their owner (a TrainJob over a JobSet).
 PART_OF = "scheduling.phalanx.dev/part-of"
@@ -25,19 +25,19 @@ DEVICE_KEY = "device:"  # topology keys that stand for an attribute of devices; 
 # Annotations of Kueue on pods; they count for groups without a topology of their own.
 KUEUE_REQUIRED_TOPOLOGY = "kueue.x-k8s.io/podset-required-topology"
 KUEUE_PREFERRED_TOPOLOGY = "kueue.x-k8s.io/podset-preferred-topology"
-# Written by the controller that makes the pods of a run: which run a pod is of (a uid), and, once it has succeeded and
-# nothing will take its place, the same uid again. Only then does a pod that ended still stand for one of its gang.
+# Written by the controller that creates the pods of a run: the run of a pod (a uid), and, once it has succeeded and
+# is not replaced, the same uid again. Only then does a completed pod still count for its gang.
 RUN = "scheduling.phalanx.dev/run"
 COMPLETED_IN = "scheduling.phalanx.dev/completed-in-run"
-# Written by the API server on a pod that was made while its PodGroup was being deleted: the uid of that group. The pod
-# does not belong to it, nor hold it; it waits for the one that is made after it.
+# Written by the API server on a pod that was created while its PodGroup was being deleted: the uid of that group. The
+# pod is not a member of it and does not block its deletion; it waits for the next group of that name.
 AFTER_GROUP = "scheduling.phalanx.dev/after-group"
-# Written by our controllers on a PodGroup that is made for a replica while one of an older revision is there: its name.
+# Written by our controllers on the PodGroup of a replica that replaces one of an older revision: its name.
 REPLACES = "scheduling.phalanx.dev/replaces"
 # Only inside the scheduler, on the translation of an unusable PodGroup of another scheduler: what is wrong with it.
 # Annotations of objects do not begin with a slash.
 UNUSABLE = "/unusable"
-# A scheduling gate that the linking webhook puts on pods of a workload that grew, until its group asks for as many.
+# A scheduling gate that the linking webhook adds to pods of a workload that grew, until its group has that count.
 SIZE_GATE = "scheduling.phalanx.dev/group-size"
 
 

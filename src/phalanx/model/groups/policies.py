@@ -20,7 +20,10 @@ from phalanx.model.objects.policy import WorkloadPolicy
 
 Name = tuple[str, str]  # namespace and name of a WorkloadPolicy
 Source = PodGroup | CompositePodGroup | Workload | None
-_GROUP_APIS = ("scheduling.k8s.io", "scheduling.phalanx.dev")  # two homes of the same kinds
+_GROUP_APIS = (
+    "scheduling.k8s.io",
+    "scheduling.phalanx.dev",
+)  # of the same kinds: native and custom resources
 
 
 class Target(NamedTuple):

@@ -17,7 +17,7 @@ from phalanx.model import names
 from phalanx.model.annotation_values import MAX_NUMBER, shortened
 from phalanx.model.objects.policy import WorkloadPolicySpec
 
-YEAR = 366 * 86_400  # seconds; the longest time that any field may say
+YEAR = 366 * 86_400  # seconds; the largest value of any field
 MAX_COUNT = 2**31 - 1
 
 KEEP, REPLACE, TERMINATE_ALL, SHRINK = RESCHEDULING = ("Keep", "Replace", "TerminateAll", "Shrink")
@@ -181,7 +181,7 @@ def _counts(reader: _Reader, spec: WorkloadPolicySpec) -> None:
         if low > high and len(reader.problems) == before:
             reader.wrong(f"spec.counts.{low_name}", f"{low} is more than {high_name}, which is {high}")
     if len(reader.problems) > before:
-        # A range with a wrong end says nothing: half of it could start or hold back pods that the author did not mean.
+        # A range with a wrong end is ignored: half of it could start or hold back pods against the author's intention.
         for name, _ in counts:
             reader.fields.pop(f"{name}_count", None)
 

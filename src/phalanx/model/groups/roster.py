@@ -46,7 +46,7 @@ class MemberIndex:
             self._count(group, key, member, +1)
             self.leaf_of[key] = group.key  # one for all, not the pod's own
         elif old.state in KNOWN and member.state in KNOWN and _alike(old.pod, pod):
-            # The way of nearly every pod, pending to assumed to running, changes neither quorum nor traits.
+            # The usual changes of a pod, pending to assumed to running, change neither quorum nor traits.
             if old.state in OURS and member.state is RUNNING:
                 self._count_bound(group, old, member)
             else:
@@ -100,7 +100,7 @@ class MemberIndex:
 
     def _state(self, group: Group, key: PodKey, pod: Pod) -> tuple[MemberState, str]:
         uid = group.spec.uid if group.key.kind == WORKLOAD and group.spec is not None else ""
-        ours = bool(pod.spec.node_name) or self._ours(pod.spec.scheduler_name)  # asked for pending pods alone
+        ours = bool(pod.spec.node_name) or self._ours(pod.spec.scheduler_name)  # read for pending pods only
         return member_state(pod, self.placements.get(key), ours=ours, uid=uid)
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:

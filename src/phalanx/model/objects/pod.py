@@ -10,7 +10,7 @@ from phalanx.model.objects.meta import LabelSelector, ObjectMeta, Struct
 Resources = dict[str, str | int | float]
 
 
-# Beginnings of the reasons with which a kubelet rejects a pod that was bound to its node.
+# Prefixes of the reasons with which a kubelet rejects a pod that was bound to its node.
 KUBELET_REJECTIONS = ("OutOf", "NodeAffinity", "UnexpectedAdmissionError", "Topology", "PodLevel", "InvalidNodeInfo")
 
 
