@@ -146,6 +146,10 @@ class Up:
         self.kube = Kube(self.directory / "data" / "kubeconfig")
         return link
 
+    def freeze(self, number: int = signal.SIGSTOP) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
     def stop(self, number: int = signal.SIGTERM) -> None:
         if self._process is not None:
             self._process.send_signal(number)

@@ -6,6 +6,7 @@ One story in one test, because every view is about the same cluster; each step i
 from __future__ import annotations
 
 import shutil
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -266,9 +267,18 @@ def watches_a_preemption(page: Any, up: Up) -> None:
 
 
 def survives_a_restart(page: Any, up: Up) -> None:
+    up.freeze()
+    page.evaluate("phalanx.feed.silent = 1000")
+    page.locator("#state[data-state=away]").wait_for()  # no connection was closed, but nothing is heard
+    up.freeze(signal.SIGCONT)
+    page.evaluate("phalanx.feed.silent = 20_000")
+    live(page)
     up.stop()
     page.locator("#state[data-state=away]").wait_for()
+    page.evaluate("location.hash = '#/why/podgroup/default/urgent'")
+    page.locator(".problem", has_text="does not answer").wait_for()
     up.start()
+    page.locator(".why-card").wait_for()  # asked again
     live(page)  # without another login: the data are the same
     page.locator("#sums").get_by_text("32 nodes").wait_for()
 

@@ -355,6 +355,9 @@ async function start() {
     $("state").textContent = words[detail.state];
     $("state").title = detail.text;
     if (detail.state === "login") openLogin(feed, detail.text);
+    // What could not be asked meanwhile is asked again, but not what a person is typing.
+    const asks = document.body.dataset.view !== "whatif" && $("view").querySelector(".problem");
+    if (detail.state === "live" && asks) current?.view.open($("view"), current.argument);
   });
   const link = /^#login=([\w-]+)$/.exec(location.hash);
   if (link) {

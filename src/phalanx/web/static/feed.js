@@ -33,7 +33,7 @@ export const ask = {
   session: () => call("api/session"),
   login: (secret) => post("api/session", secret),
   logout: () => call("api/session", { method: "DELETE" }),
-  snapshot: () => call("api/snapshot"),
+  snapshot: (most) => call("api/snapshot", { signal: AbortSignal.timeout(most) }),
   node: (name) => query("api/node", { name }),
   devices: (key) => query("api/devices", { key }),
   members: (key) => query("api/members", { key }),
@@ -71,6 +71,16 @@ export class Feed extends EventTarget {
     this.cluster = cluster;
     this.state = "starting";
     this.wait = 500;
+    this.heard = 0; // when the last message came
+    this.silent = 20_000; // milliseconds without a message, though the server sends one every five seconds
+    setInterval(() => this.watch(), 2000);
+  }
+
+  // A server that hangs, or a network that is gone, closes no connection: what is shown would seem to be live.
+  watch() {
+    if (this.state !== "live" || Date.now() - this.heard < this.silent) return;
+    this.say("away", "nothing was heard from the server for a while; trying again");
+    this.start();
   }
 
   say(state, text = "") {
@@ -83,7 +93,7 @@ export class Feed extends EventTarget {
     clearTimeout(this.timer);
     this.source?.close();
     try {
-      const snapshot = await ask.snapshot();
+      const snapshot = await ask.snapshot(this.silent);
       this.cluster.load(snapshot);
       this.listen(snapshot.id);
     } catch (problem) {
@@ -112,12 +122,16 @@ export class Feed extends EventTarget {
   }
 
   listen(after) {
+    this.heard = Date.now();
     const source = (this.source = new EventSource(`api/feed?after=${encodeURIComponent(after)}`));
     source.onopen = () => {
       this.wait = 500;
       this.say("live");
     };
-    source.onmessage = (event) => this.cluster.apply(JSON.parse(event.data));
+    source.onmessage = (event) => {
+      this.heard = Date.now();
+      this.cluster.apply(JSON.parse(event.data));
+    };
     source.addEventListener("reset", () => this.start());
     source.onerror = () => {
       this.say("away", "the server does not answer; trying again");
