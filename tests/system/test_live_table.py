@@ -9,7 +9,7 @@ import pytest
 
 from phalanx.cli.live import picture
 from phalanx.cli.local import _guide
-from phalanx.serve.demo_table import Board, DemoRow
+from phalanx.serve.demo_table import DemoRow, DemoTable
 
 WHY = "0 of 24 pods fit; at most 20 fit now; 4 more nodes with 8 nvidia.com/gpu are needed, of 32 nodes 12 are full"
 
@@ -65,7 +65,7 @@ def test_the_first_screen_of_the_demo_fits_eighty_by_twenty_four_with_the_link_s
 
 
 class NoScreen:
-    """Of the client the board only follows objects, which come by hand here."""
+    """Of the client the table only follows objects, which come by hand here."""
 
 
 def named(name: str) -> dict[str, str]:
@@ -74,15 +74,15 @@ def named(name: str) -> dict[str, str]:
 
 def test_a_gang_whose_pods_have_their_nodes_is_not_said_to_wait_until_its_condition_follows() -> None:
     async def rows() -> list[DemoRow]:
-        board = Board(NoScreen(), lambda _: None)  # type: ignore[arg-type]
+        table = DemoTable(NoScreen(), lambda _: None)  # type: ignore[arg-type]
         for name in ("a", "b"):
             spec = {"nodeName": "n", "schedulingGroup": {"podGroupName": "g"}}
-            board._pods.remember({"metadata": named(name), "status": {}, "spec": spec})
+            table._pods.remember({"metadata": named(name), "status": {}, "spec": spec})
         announced = [{"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "WaitingForMembers"}]
         for name, least in (("g", 2), ("h", 1)):
             policy = {"schedulingPolicy": {"gang": {"minCount": least}}}
-            board._groups.remember({"metadata": named(name), "status": {"conditions": announced}, "spec": policy})
-        return board.rows()
+            table._groups.remember({"metadata": named(name), "status": {"conditions": announced}, "spec": policy})
+        return table.rows()
 
     assert [(row.name, row.status) for row in asyncio.run(rows())] == [("g", "Running"), ("h", "Waiting")]
 
@@ -91,7 +91,7 @@ def test_a_gang_that_is_being_bound_does_not_show_the_condition_of_its_last_atte
     """It has no headline then, and kube-scheduler's words are not for the table."""
 
     async def rows() -> list[DemoRow]:
-        board = Board(NoScreen(), lambda _: None)  # type: ignore[arg-type]
+        table = DemoTable(NoScreen(), lambda _: None)  # type: ignore[arg-type]
         start = {"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "Unschedulable"}
         healthy = {"type": "scheduling.phalanx.dev/Healthy", "status": "False", "reason": "Scheduling"}
         conditions = [
@@ -99,7 +99,7 @@ def test_a_gang_that_is_being_bound_does_not_show_the_condition_of_its_last_atte
             {**healthy, "message": "2 of 3 have a node"},
         ]
         policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
-        board._groups.remember({"metadata": named("g"), "status": {"conditions": conditions}, "spec": policy})
-        return board.rows()
+        table._groups.remember({"metadata": named("g"), "status": {"conditions": conditions}, "spec": policy})
+        return table.rows()
 
     assert [(row.status, row.message) for row in asyncio.run(rows())] == [("Scheduling", "2 of 3 have a node")]

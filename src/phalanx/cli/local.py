@@ -84,13 +84,15 @@ def start_cluster(
     async def show_demo() -> None:
         from phalanx.cli.live import LiveTable
         from phalanx.serve.demo import apply_demo, start_over
-        from phalanx.serve.demo_table import Board
+        from phalanx.serve.demo_table import DemoTable
 
         table = LiveTable()
-        board = Board(cluster.server.client("phalanx-board"), table.show, headline=lambda key: readers[0].headline(key))
-        following = asyncio.ensure_future(board.run())
+        rows = DemoTable(
+            cluster.server.client("phalanx-board"), table.show, headline=lambda key: readers[0].headline(key)
+        )
+        following = asyncio.ensure_future(rows.run())
         try:
-            await board.ready.wait()
+            await rows.ready.wait()
             client = cluster.server.client("phalanx-demo")
             if await start_over(client):
                 say("The demo ran here before; it starts again from the beginning.\n")

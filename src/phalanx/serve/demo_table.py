@@ -30,7 +30,7 @@ class DemoRow(msgspec.Struct, frozen=True):
     message: str
 
 
-class Board:
+class DemoTable:
     """Watches groups and pods; calls `show` after changes, at most every `interval` seconds."""
 
     def __init__(

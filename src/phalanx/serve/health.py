@@ -56,7 +56,7 @@ class HealthServer:
         extensions: Mapping[str, Handler] | None = None,
         guarded: tuple[str, ...] = (),
     ) -> None:
-        """`extensions`: further paths, which check callers themselves. `guarded`: those of them that need a token with
+        """`extensions`: further paths, which check callers themselves. `guarded`: those that need a token with
         every request; they are also on the address with TLS."""
         self._guarded = guarded
         self._registry = registry

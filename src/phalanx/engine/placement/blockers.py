@@ -206,7 +206,7 @@ def _known(columns: Columns, key: str) -> str:
 
 
 def _taints(columns: Columns, shape: Shape, rows: Bools) -> Iterator[Blocker]:
-    """rows: the nodes that the shape may use but for taints, shape (n,), at least one"""
+    """rows: the nodes that the shape may use if taints are ignored, shape (n,), at least one"""
     sets, counts = np.unique(columns.taint_set[: columns.n][rows], return_counts=True)
     closed: Counter[str] = Counter()
     for number, count in zip(sets.tolist(), counts.tolist(), strict=True):

@@ -221,7 +221,7 @@ class CapacityProfile:
         return self._choose_in(demand, i, k)
 
     def has_slots_now(self, demand: Demand) -> bool:
-        """Whether the first piece alone has room for the demand, in one domain of its level."""
+        """Return True if the first piece alone has room for the demand, in one domain of its level."""
         return self.slots_now(demand) >= demand.pods
 
     def slots_now(self, demand: Demand) -> int:
@@ -249,7 +249,7 @@ class CapacityProfile:
         return self.choose(demand, free)
 
     def holds(self, demand: Demand, where: Assignment, start: float, until: float) -> bool:
-        """Whether exactly these nodes have room for the demand from `start` until `until`."""
+        """Return True if exactly these nodes have room for the demand from `start` until `until`."""
         i, k = self.window(start, until)
         return all(
             bool((self.rows[i:k, r, where.rows].min(axis=0) >= where.counts * amount).all())
@@ -258,7 +258,7 @@ class CapacityProfile:
         )
 
     def over_committed(self, where: Assignment, start: float, until: float) -> bool:
-        """Whether more is taken than there is on any of these nodes from `start` until `until`."""
+        """Return True if more is used than one of these nodes has from `start` until `until`."""
         i, k = self.window(start, until)
         return bool((self.rows[i:k, :, where.rows] < 0).any())
 

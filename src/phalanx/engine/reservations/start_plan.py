@@ -76,12 +76,12 @@ class StartPlan:
         return None
 
     def still_free(self, entry: WaitingUnit) -> bool:
-        """Whether the present reservation fits into this plan."""
+        """Return True if the present reservation fits into this plan."""
         return entry.where is not None and self.profile.holds(entry.unit.demand, entry.where, entry.start, entry.until)
 
 
 def late(entry: WaitingUnit, place: Place | None) -> bool:
-    """Whether a place breaks the promise; one that cannot be kept any more must at least not get worse."""
+    """Return True if a place breaks the promise; a start that is late already must not become later."""
     if entry.promise is None or entry.where is None:
         return False
     return place is None or place[0] > max(entry.promise, entry.start)

@@ -173,7 +173,7 @@ class StartPlanner:
         return out
 
     def _is_short(self) -> bool:
-        """Whether so little has happened that time does not matter yet."""
+        """Return True if few events happened so far: the work of a plan is not limited yet."""
         return self._events <= self.settings.early_events
 
     def next_wake(self) -> float:

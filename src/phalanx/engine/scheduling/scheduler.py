@@ -33,7 +33,7 @@ from phalanx.engine.scheduling.commit.group_units import GroupUnits
 from phalanx.engine.scheduling.commit.maintenance import Maintenance
 from phalanx.engine.scheduling.commit.refusals import Refusals
 from phalanx.engine.scheduling.commit.start_reservations import StartReservations
-from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
+from phalanx.engine.scheduling.lifecycle.gang_commits import GangCommits
 from phalanx.engine.scheduling.lifecycle.history import History
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation
 from phalanx.engine.scheduling.lifecycle.members import Members
@@ -123,7 +123,7 @@ class Scheduler:
         status = self.status = PodStatusWriter(state, self.history, status_writes, emit)
         victim_index = VictimIndex(state)
         conditions = GroupConditions(emit)
-        commits = Commits(state, conditions, emit)
+        commits = GangCommits(state, conditions, emit)
         illegal = self.illegal_transitions = IllegalTransitions(strict=settings.strict_transitions or Isolation.strict)
         unit_lifecycle = self.unit_lifecycle = UnitLifecycle(state, queue, self.history, illegal)
         self.preemption = Preemption(state, victim_index, unit_lifecycle.in_progress)

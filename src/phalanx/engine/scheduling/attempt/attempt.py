@@ -41,7 +41,7 @@ from phalanx.engine.scheduling.attempt.answers import (
     refused_by_plugin,
 )
 from phalanx.engine.scheduling.attempt.preemption import Preemption
-from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
+from phalanx.engine.scheduling.lifecycle.gang_commits import GangCommits
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of, permit, reserve, reserve_and_permit, unreserve
 from phalanx.engine.scheduling.queue.units import AttemptUnit, GroupTree, SinglePod
 from phalanx.engine.slices import in_slices, worked
@@ -74,7 +74,7 @@ PLACEMENTS_TRIED = 4  # placements per unit while each of them would delay promi
 
 
 class Attempts:
-    def __init__(self, state: ClusterState, preemption: Preemption, commits: Commits) -> None:
+    def __init__(self, state: ClusterState, preemption: Preemption, commits: GangCommits) -> None:
         self._cluster = state
         self._preemption = preemption
         self._commits = commits

@@ -20,7 +20,7 @@ from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.model.objects import ObjectMeta
 
 
-class Commits:
+class GangCommits:
     def __init__(self, state: ClusterState, conditions: GroupConditions, emit: Emit) -> None:
         self._cluster = state
         self._forest = state.forest

@@ -18,7 +18,7 @@ from phalanx.engine.groups.conditions import GroupConditions
 from phalanx.engine.groups.losses import LOST, Loss
 from phalanx.engine.groups.policy_status import KIND as POLICY
 from phalanx.engine.groups.statuses import Statuses
-from phalanx.engine.scheduling.lifecycle.gang_commits import Commits
+from phalanx.engine.scheduling.lifecycle.gang_commits import GangCommits
 from phalanx.engine.scheduling.lifecycle.pod_status import PendingWrites
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.units import ATTEMPT, GATED, NOWHERE, GroupTree, QueueName, SchedulingUnit
@@ -61,7 +61,7 @@ class Members:
         unit_lifecycle: UnitLifecycle,
         conditions: GroupConditions,
         statuses: Statuses,
-        commits: Commits,
+        commits: GangCommits,
         status_writes: PendingWrites,
     ) -> None:
         self._cluster, self.forest = state, state.forest

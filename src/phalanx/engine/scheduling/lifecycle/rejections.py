@@ -32,7 +32,7 @@ SHORTEST, LONGEST = 0.1, 10.0  # seconds until a requeued gang is placed again: 
 ON_NODE = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
 
 
-class _Commit(msgspec.Struct):
+class _BoundTogether(msgspec.Struct):
     pods: set[str]  # uids
     at: float
 
@@ -41,7 +41,9 @@ class Rejections:
     def __init__(self, state: ClusterState, members: Members, emit: Emit) -> None:
         self._cluster, self._forest = state, state.forest
         self._members, self._emit = members, emit
-        self._commits: OrderedDict[GroupKey, _Commit] = OrderedDict()  # root -> pods bound together, oldest first
+        self._commits: OrderedDict[GroupKey, _BoundTogether] = (
+            OrderedDict()
+        )  # root -> pods bound together, oldest first
         self._rejected: list[Pod] = []  # since the last step
         self._requeues: dict[GroupKey, int] = {}  # root -> number of requeues in a row
         self._held: dict[GroupKey, float] = {}  # root -> when it is placed again
@@ -55,7 +57,7 @@ class Rejections:
         self.returned.discard(root_key(root))
         if whole:
             self._commits.pop(root, None)
-            self._commits[root] = _Commit({record.uid for record in records}, now)
+            self._commits[root] = _BoundTogether({record.uid for record in records}, now)
 
     def rejected(self, pod: Pod) -> None:
         """Record that a kubelet rejected a pod on its node."""
@@ -83,7 +85,7 @@ class Rejections:
             if commit is not None and pod.metadata.uid in commit.pods:
                 self._requeue(root, group, pod, commit)
 
-    def _of_earlier_process(self, root: GroupKey, rejected: Pod) -> _Commit | None:
+    def _of_earlier_process(self, root: GroupKey, rejected: Pod) -> _BoundTogether | None:
         """Return the pods that an earlier process bound together with a rejected pod.
 
         None: there are none, or a member was bound at another time or by another scheduler.
@@ -100,13 +102,13 @@ class Rejections:
                     if bound is None or abs(bound - at) > BIND_SPAN_SECONDS:
                         return None
                     pods.add(pod.metadata.uid)
-        return _Commit(pods, at)
+        return _BoundTogether(pods, at)
 
     def _bound_by_us(self, pod: Pod, leaf: Group) -> bool:
         marked = leaf.spec is not None and pod.metadata.annotations.get(BOUND_IN_GROUP) == leaf.spec.uid
         return marked and pod.spec.scheduler_name in self._cluster.profiles
 
-    def _requeue(self, root: GroupKey, group: Group, rejected: Pod, commit: _Commit) -> None:
+    def _requeue(self, root: GroupKey, group: Group, rejected: Pod, commit: _BoundTogether) -> None:
         self._commits.pop(root, None)
         why = f"node {rejected.spec.node_name} rejected {rejected.metadata.name} ({rejected.status.reason})"
         for leaf in self._forest.leaves(root):
