@@ -289,6 +289,7 @@ def test_with_strict_fifo_no_gang_overtakes_an_older_one() -> None:
         submit(run, name, 1)
     run.step(5.0)
     assert running(run, "small1") == 0 and "strictFIFO" in _scheduled(run, "small1")
+    assert why(run.engine.scheduler, "PodGroup", "default", "small1").items[0].headline.startswith("strictFIFO: waits")
     submit(run, "urgent", 1, priority=10)
     assert running(run, "urgent") == 1, "higher priority goes before it"
     end(run, "urgent")

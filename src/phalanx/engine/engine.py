@@ -399,8 +399,8 @@ class Engine:
         for record in records:
             if record.shape_epoch != epoch or record.claims or record.shape.claims:
                 self._reshape(record)
-        if (older := self.scheduler.strict_order.older(root)) is not None:
-            self._hold_for_older(root, older)
+        if message := self.scheduler.strict_order.message(root):
+            self._hold_for_older(root, message)
             return
         places = self.places
         arrived = [(r, o) for r in root.records.values() if (o := places.owner_of(r))] if places.held else []
@@ -418,11 +418,8 @@ class Engine:
         if records and records[0].row >= 0:
             self.starts.placed(root, records)
 
-    def _hold_for_older(self, root: SchedulingUnit, older: SchedulingUnit) -> None:
+    def _hold_for_older(self, root: SchedulingUnit, message: str) -> None:
         """Back off a unit that `strictFIFO` holds behind an older one."""
-        spaces = {record.namespace for unit in (root, older) for record in unit.records.values()}
-        name = older.key if len(spaces) == 1 else "an older unit of another namespace"  # its name is not for everyone
-        message = f"strictFIFO: waits until {name} has started"
         came_from, root.equivalence_class, root.errors = root.equivalence_class, None, 0
         self.unit_lifecycle.notify(root, "refused", message)
         for record in root.records.values():

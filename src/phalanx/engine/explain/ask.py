@@ -297,7 +297,7 @@ class _Query:
             root=root_key(head),
             scheduled=satisfied,
             summary=summary,
-            headline=(self._held(root) or self._group_headline(key, root, now or last, blockers) if waits else ""),
+            headline=self._held(root) or (self._group_headline(key, root, now or last, blockers) if waits else ""),
             blockers=blockers,
             priority=groups.forest.priority(head) if groups.forest.group(head) is not None else 0,
             queue=queue,

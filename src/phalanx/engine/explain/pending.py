@@ -47,6 +47,7 @@ WORDS = {
     "ClassMissing": "device class missing",
     "Gated": "held at a gate",
     "Reserved": "room is reserved",
+    "StrictFIFO": "behind an older unit",
     "NeverFits": "can never fit",
     "NoNodes": "no nodes",
     "NoDomain": "topology label missing",
@@ -169,6 +170,8 @@ def held(engine: Scheduler, unit: SchedulingUnit, tried: float = 0.0) -> Pending
         return _reason("Gated", of_gate(state, unit, unit.gate), 0.0)
     if sentence := engine.starts.sentence(unit):
         return _reason("Reserved", sentence_case(sentence), tried)
+    if sentence := engine.starts.strict_order.message(unit):
+        return _reason("StrictFIFO", sentence, tried)
     return None
 
 

@@ -56,7 +56,16 @@ class StrictOrder:
         self._strict = any(profile.reservations.strict_fifo for profile in state.profiles.values())
         self._behind: dict[str, SchedulingUnit] = {}  # by key: units not tried because of an older one
 
-    def older(self, unit: SchedulingUnit) -> SchedulingUnit | None:
+    def message(self, unit: SchedulingUnit) -> str:
+        """Return for which older unit `strictFIFO` lets this one wait, as text; "" if for none."""
+        older = self._older(unit)
+        if older is None:
+            return ""
+        spaces = {record.namespace for each in (unit, older) for record in each.records.values()}
+        name = older.key if len(spaces) == 1 else "an older unit of another namespace"  # its name is not for everyone
+        return f"strictFIFO: waits until {name} has started"
+
+    def _older(self, unit: SchedulingUnit) -> SchedulingUnit | None:
         """With `strictFIFO`, return the first waiting unit of the profile if it precedes this one."""
         if not self._strict or not settings_of(self._cluster, unit).strict_fifo:
             return None
