@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.base.clock import rfc3339
+from phalanx.engine import decisions as d
 from phalanx.model.objects.pod import PodCondition
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
@@ -40,6 +41,31 @@ def test_the_whole_gang_is_returned_in_the_next_step():
     reject(run, "m2")
     run.step()
     assert sorted(run.evicted) == ["m1", "m3"]
+
+
+def excused(run: Cluster) -> list[str]:
+    found = run.of(d.SetPodCondition)
+    return [each.name for each in found if (each.type, each.status) == ("DisruptionTarget", "True")]
+
+
+def test_the_rejected_pod_says_that_it_did_not_fail_by_itself():
+    run = three_on_three_nodes()
+    bound_at(run, "m2", run.now)
+    reject(run, "m2")
+    run.step()
+    assert excused(run) == ["m2"]
+    run.see(node("d").cpu("3"), pod("single").cpu("3")).step()
+    reject(run, "single")
+    run.step()
+    assert excused(run) == ["m2", "single"]
+
+
+def test_a_pod_that_was_rejected_long_ago_is_left_as_it_is():
+    run = three_on_three_nodes()
+    bound_at(run, "m2", run.now)
+    reject(run, "m2")
+    run.restart().step(120)
+    assert excused(run) == []
 
 
 def test_it_is_placed_again_after_a_jitter():

@@ -5,6 +5,9 @@ kubelet then rejects the later pod (Failed, reason OutOfcpu). If that leaves a g
 are evicted at once, and it is placed again after a jitter, so that two gangs do not collide repeatedly. A gang that was
 complete before is left alone: its policy handles later losses. A new process, which did not bind the gang itself, reads
 from the pods whether they were bound together.
+
+The rejected pod gets the condition DisruptionTarget. The Job controller counts a failed pod a second after it has seen
+it, so that a `podFailurePolicy` which ignores this condition spares the Job's backoffLimit.
 """
 
 from __future__ import annotations
@@ -16,6 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.scheduling.lifecycle.gang_commits import release
@@ -29,6 +33,7 @@ from phalanx.model.objects.pod import bound_since
 REJECTION_SECONDS = 60.0  # seconds after the bind of a gang in which a rejection requeues all of it
 BIND_SPAN_SECONDS = 10.0  # seconds between binds of one gang by an earlier process
 SHORTEST, LONGEST = 0.1, 10.0  # seconds until a requeued gang is placed again: before the jitter, and at most
+DISRUPTION = "DisruptionTarget"
 ON_NODE = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
 
 
@@ -76,6 +81,7 @@ class Rejections:
             del self._held[returned]
         rejected, self._rejected = self._rejected, []
         for pod in rejected:
+            self._excuse(pod)
             leaf = self._forest.leaf_of(pod_key(pod))
             root = self._forest.root_of(leaf) if leaf is not None else None
             group = self._forest.group(root) if root is not None else None
@@ -84,6 +90,26 @@ class Rejections:
             commit = self._commits.get(root) or self._of_earlier_process(root, pod)
             if commit is not None and pod.metadata.uid in commit.pods:
                 self._requeue(root, group, pod, commit)
+
+    def _excuse(self, pod: Pod) -> None:
+        """Write that the pod did not fail by itself, unless that is known or the rejection is old."""
+        at = _bound_at(pod)
+        if at is not None and self._cluster.now - at > REJECTION_SECONDS:
+            return
+        if pod.spec.scheduler_name not in self._cluster.profiles or any(
+            each.type == DISRUPTION for each in pod.status.conditions or ()
+        ):
+            return
+        self._emit(
+            d.SetPodCondition,
+            namespace=pod.metadata.namespace,
+            name=pod.metadata.name,
+            uid=pod.metadata.uid,
+            type=DISRUPTION,
+            status="True",
+            reason="RejectedByNode",
+            message=f"node {pod.spec.node_name} rejected the pod ({pod.status.reason}): its room was taken meanwhile",
+        )
 
     def _of_earlier_process(self, root: GroupKey, rejected: Pod) -> _BoundTogether | None:
         """Return the pods that an earlier process bound together with a rejected pod.
