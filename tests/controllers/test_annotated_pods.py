@@ -88,6 +88,23 @@ def test_an_image_that_cannot_be_pulled_holds_a_pod_until_it_names_another() -> 
     asyncio.run(scenario())
 
 
+def test_a_pod_that_is_deleted_before_its_image_is_pulled_has_failed() -> None:
+    """As with a real kubelet; a Job with a podFailurePolicy waits for the phase before it makes another pod."""
+
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            missing = {"simulation.phalanx.dev/missing-image": "i"}
+            await bound(cluster, "p", annotations=missing)
+            hold = {"metadata": {"finalizers": ["test.phalanx.dev/hold"]}}
+            await cluster.patch("Pod", "p", hold)
+            await cluster.until("Pod", "p", when=lambda pod: pod["status"].get("containerStatuses") is not None)
+            await cluster.delete("Pod", "p")
+            body = await cluster.until("Pod", "p", when=phase("Failed"))
+            assert body["status"]["containerStatuses"][0]["state"]["terminated"]["exitCode"] == 137
+
+    asyncio.run(scenario())
+
+
 def test_a_node_tells_events_of_pods_that_ask_for_it_and_of_missing_images() -> None:
     async def scenario() -> None:
         async with inside(nodes=1) as cluster:

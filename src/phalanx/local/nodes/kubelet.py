@@ -441,11 +441,12 @@ class SimulatedKubelet:
             run = self._runs[place] = RunningPod(sys.intern(pod.metadata.uid), node, now, now, ended=pod.finished)
         if run.deleted:
             return  # finalizers keep the object
-        if run.up and not run.ended and not pod.finished:
-            self._plan_termination(pod, run, now)
-            if now < run.stop_at:
-                self._wake(place, run.stop_at)
-                return
+        if not run.ended and not pod.finished:
+            if run.up:
+                self._plan_termination(pod, run, now)
+                if now < run.stop_at:
+                    self._wake(place, run.stop_at)
+                    return
             await self._finish(place, pod, run, run.stop_code, now)
         node.ledger.release(run.uid)
         await self._client.delete(PODS, place[1], place[0], grace_seconds=0, uid=pod.metadata.uid)

@@ -54,7 +54,7 @@ class RunningPod(msgspec.Struct):
     last_exit: int = 0
     stopped: float | None = None  # when it began to stop
     stop_at: float = 0.0
-    stop_code: int = 0
+    stop_code: int = 137  # 128 + SIGKILL if its containers never started
     grace: int | None = None  # seconds, from the deletion that stops it
     deferred: bool = False  # a resize does not fit on its node
     ended: bool = False  # a final phase was written
