@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection
 
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -15,7 +16,19 @@ from phalanx.engine.scheduling.queue.units import GroupTree, Refusal, Scheduling
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group, GroupKey, InvalidTree, MemberState
 
-Newcomers = dict[str, dict[str, PodRecord]]  # root key -> pods that were not in it before
+
+class ChangedUnit:
+    """What happened to the groups of a unit since the last call of `settle`."""
+
+    __slots__ = ("helps", "leaves", "newcomers")
+
+    def __init__(self) -> None:
+        self.helps = False  # it can help the unit
+        self.leaves: list[GroupKey] = []  # leaf groups whose pods came or went
+        self.newcomers: dict[str, PodRecord] = {}  # pods that were not in the unit before
+
+
+ChangedUnits = defaultdict[str, ChangedUnit]  # by key
 
 
 class GroupUnits:
@@ -75,9 +88,7 @@ class GroupUnits:
             return
         notes = self.members.take()
         self.room.follow(notes.changed_leaves)
-        newcomers: Newcomers = {}
-        changed: dict[str, list[GroupKey]] = {}  # leaf groups whose pods came or went, by the key of their unit
-        for key, helps in self._move_changed_to_roots(notes, newcomers, changed).items():
+        for key, change in self._move_changed_to_roots(notes).items():
             unit = self.unit_lifecycle.waiting(key)
             if unit is None:
                 continue
@@ -86,8 +97,7 @@ class GroupUnits:
                 continue
             held = unit.state is UnitState.HELD
             # Without new pods every pod has its condition already.
-            came = newcomers.get(key, {})
-            if not self._admit_or_hold(unit, came, changed.get(key, ()), helps=helps) and (helps or not held):
+            if not self._admit_or_hold(unit, change) and (change.helps or not held):
                 assert unit.group is not None
                 notes.roots_of_changed_objects[unit.group] = None
         trees: dict[GroupKey, InvalidTree | None] = {}
@@ -97,35 +107,32 @@ class GroupUnits:
             if leaf not in self.members.waiting_pods and (top := self.forest.root_of(leaf)) is not None:
                 self.members.settle(top)
 
-    def _move_changed_to_roots(
-        self, notes: Notes, newcomers: Newcomers, changed: dict[str, list[GroupKey]]
-    ) -> dict[str, bool]:
-        """Return the keys of changed units, with True if the change can help the unit."""
+    def _move_changed_to_roots(self, notes: Notes) -> ChangedUnits:
+        """Move the pods of changed groups to the units of their roots; return these units."""
         for top in {self._root_key(root): None for root in notes.roots_of_changed_objects}:
             for leaf in self.forest.leaves(top):
                 notes.changed_leaves[leaf.key] = True
-        units: dict[str, bool] = {}
+        units = ChangedUnits(ChangedUnit)
         for leaf_key, helps in notes.changed_leaves.items():
             old = self.members.unit_key_of.get(leaf_key)
-            new = self._move_to_root(leaf_key, notes.arrived.get(leaf_key, {}), newcomers)
-            for key in (old, new):
-                if key is not None:
-                    changed.setdefault(key, []).append(leaf_key)
-                    units[key] = units.get(key, False) or helps or old != new
+            before = units[old] if old is not None else None
+            new = self._move_to_root(leaf_key, notes.arrived.get(leaf_key, {}), units)
+            for unit in (before, units[new] if new is not None else None):
+                if unit is not None:
+                    unit.leaves.append(leaf_key)
+                    unit.helps = unit.helps or helps or old != new
         for root in notes.roots_of_changed_members:
-            units[root_key(root)] = True
+            units[root_key(root)].helps = True
         return units
 
-    def _move_to_root(self, leaf: GroupKey, arrived: dict[str, PodRecord], newcomers: Newcomers) -> str | None:
+    def _move_to_root(self, leaf: GroupKey, arrived: dict[str, PodRecord], units: ChangedUnits) -> str | None:
         """Move the pending pods of a leaf to their present root; return the key of the root."""
         members = self.members
         pods = members.waiting_pods.get(leaf)
         old = members.unit_key_of.get(leaf)
         if not pods:
             members.unit_key_of.pop(leaf, None)
-            members.groups_with_failed_binds.pop(
-                leaf, None
-            )  # a pod with a failed bind is gone; new pods are not affected
+            members.groups_with_failed_binds.pop(leaf, None)  # that pod is gone; new pods are not affected
             return old
         target = self.forest.root_of(leaf)
         key = root_key(target) if target is not None else f"waiting/{root_key(leaf)}"
@@ -145,19 +152,17 @@ class GroupUnits:
             arrived = pods
         unit.group = target if target is not None else leaf
         unit.records.update(arrived)
-        newcomers.setdefault(key, {}).update(arrived)
+        units[key].newcomers.update(arrived)
         if leaf in members.groups_with_failed_binds:
             del members.groups_with_failed_binds[leaf]
             self.unit_lifecycle.back_off(unit)
             self._errors[key] = unit.errors
         return key
 
-    def _admit_or_hold(
-        self, unit: SchedulingUnit, newcomers: dict[str, PodRecord], changed: Collection[GroupKey], *, helps: bool
-    ) -> bool:
+    def _admit_or_hold(self, unit: SchedulingUnit, change: ChangedUnit) -> bool:
         """Admit a unit; hold it after an exception, until its next event, so that other units are served."""
         try:
-            return self._admit(unit, newcomers, changed, helps=helps)
+            return self._admit(unit, change.newcomers, change.leaves, helps=change.helps)
         except Exception as problem:
             if Isolation.strict:
                 raise
