@@ -51,8 +51,9 @@ class GroupApi(Client):
             except Forbidden:
                 if not await self._client.served(replace(_PROBE, group=group)):
                     continue
-            self.group = group
-            log.info("scheduling objects are served by %s", group)
+            if group != self.group:  # several informers ask at the same time
+                self.group = group
+                log.info("scheduling objects are served by %s", group)
             break
         return self.group
 

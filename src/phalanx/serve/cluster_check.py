@@ -43,6 +43,7 @@ SKEW_SECONDS = 5.0  # a larger skew makes ages, backoffs and leases of machines 
 MOST_PODS = 5000  # pods whose scheduler is counted
 PAGE = 500
 EXPIRES_SOON = 30  # days
+PUBLISHED_AFTER = 3.0  # seconds in which an API server publishes the schema of a new definition
 REVIEWS_AT_ONCE = 16
 NO_AUTHORITY = "it has no caBundle: the controllers have not started, or may not write it"
 
@@ -130,7 +131,10 @@ class ClusterCheck:
         if not group:
             todo = "kubectl apply -k deploy/overlays/custom-resources, or switch the gate GenericWorkload on (1.37)"
             return Check("groups", FAILS, "no PodGroups are served", todo)
-        outdated = await outdated_resources(lambda path: self._client.request("GET", path), native=api.native)
+        for wait in (PUBLISHED_AFTER, 0.0):
+            outdated = await outdated_resources(lambda path: self._client.request("GET", path), native=api.native)
+            if outdated:
+                await asyncio.sleep(wait)
         if outdated:
             todo = "kubectl apply -k deploy/ (the custom resources of this version)"
             return Check("groups", FAILS, f"custom resources are outdated: {'; '.join(outdated)}", todo)
