@@ -92,21 +92,11 @@ class SimulatedKubelet:
         async def work() -> None:
             await pods.synced.wait()
             self.synced.set()
-            await run_all(
-                (
-                    ("pods", self._pod_work.run(self._pod_step, self._options.writes_at_once)),
-                    ("nodes", self._node_work.run(self._node_step, 8)),
-                )
-            )
+            pod_work = self._pod_work.run(self._pod_step, self._options.writes_at_once)
+            await run_all([("pods", pod_work), ("nodes", self._node_work.run(self._node_step, 8))])
 
-        await run_all(
-            (
-                ("node informer", nodes.run()),
-                ("pod informer", follow_pods()),
-                ("kubelet", work()),
-                ("in-place restart agents", self._agents.run()),
-            )
-        )
+        parts = [("node informer", nodes.run()), ("pod informer", follow_pods()), ("kubelet", work())]
+        await run_all([*parts, ("in-place restart agents", self._agents.run())])
 
     # -- watches ------------------------------------------------------------------------------------------------
 

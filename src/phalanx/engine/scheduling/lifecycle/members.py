@@ -107,18 +107,14 @@ class Members:
             return
         name = f"{key.namespace}/{key.name}"
         known = self._cluster.records.get(name)
-        if (
-            known is not None
-            and known.uid == pod.metadata.uid
-            and known.node_name
-            and not known.assumed
-            and not pod.spec.node_name
-        ):
+        if known is not None and known.uid != pod.metadata.uid:
+            known = None  # of an earlier pod of this name
+        if known is not None and known.node_name and not known.assumed and not pod.spec.node_name:
             return  # an unbound version of a bound pod is outdated
         roots, old, new = forest.put_member(key, leaf, pod)
         if before is not None and leaf != before:
             self._leave_group(name, before, leaf)
-        elif before is None and known is not None and known.assumed and known.uid == pod.metadata.uid:
+        elif before is None and known is not None and known.assumed:
             self._count_placed(key, known, pod)
             new = self._member(leaf, key)
         group = forest.group(leaf) if leaf is not None else None
@@ -359,9 +355,8 @@ class Members:
                 by_leaf.setdefault(leaf, []).append(record)
         for leaf, records in by_leaf.items():
             self._unlist(leaf, [record.key for record in records])
-            self.forest.assume_all(
-                leaf, {PodKey(record.namespace, record.name): record.node_name for record in records}
-            )
+            nodes = {PodKey(record.namespace, record.name): record.node_name for record in records}
+            self.forest.assume_all(leaf, nodes)
 
     def found(self, record: PodRecord) -> None:
         """Handle a member that another scheduler placed."""
@@ -443,9 +438,8 @@ class Members:
     @property
     def busy(self) -> bool:
         """Return True if `settle` has changes to handle."""
-        return bool(
-            self.notes.changed_leaves or self.notes.roots_of_changed_objects or self.notes.roots_of_changed_members
-        )
+        notes = self.notes
+        return bool(notes.changed_leaves or notes.roots_of_changed_objects or notes.roots_of_changed_members)
 
     def report(self, key: GroupKey, reason: str, message: str) -> None:
         if (group := self.forest.group(key)) is not None:
