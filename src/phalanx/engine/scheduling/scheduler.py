@@ -43,8 +43,8 @@ from phalanx.engine.scheduling.lifecycle.pods import Pods
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.lifecycle.transitions import IllegalTransitions
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
-from phalanx.engine.scheduling.queue.queue import Queue, QueueTimes, by_priority
-from phalanx.engine.scheduling.queue.units import SchedulingUnit, UnitState
+from phalanx.engine.scheduling.queue.queue import Queue, by_priority
+from phalanx.engine.scheduling.queue.units import QueueTimes, SchedulingUnit, UnitState
 from phalanx.engine.scheduling.queue.waiting import Waiting
 from phalanx.engine.state.capacity_index import CapacityIndex
 from phalanx.model.gates import Gates

@@ -106,9 +106,8 @@ class Members:
         if before is None and leaf is None:
             return
         name = f"{key.namespace}/{key.name}"
-        known = self._cluster.records.get(name)
-        if known is not None and known.uid != pod.metadata.uid:
-            known = None  # of an earlier pod of this name
+        found = self._cluster.records.get(name)
+        known = found if found is not None and found.uid == pod.metadata.uid else None  # not an earlier pod's
         if known is not None and known.node_name and not known.assumed and not pod.spec.node_name:
             return  # an unbound version of a bound pod is outdated
         roots, old, new = forest.put_member(key, leaf, pod)

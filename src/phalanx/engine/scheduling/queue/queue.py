@@ -14,8 +14,6 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-import msgspec
-
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.scheduling.queue.units import (
     ACTIVATED_BY,
@@ -32,6 +30,7 @@ from phalanx.engine.scheduling.queue.units import (
     Incoming,
     MayHelp,
     QueueName,
+    QueueTimes,
     SchedulingUnit,
 )
 from phalanx.engine.state.capacity_index import CapacityIndex, Requests
@@ -49,14 +48,6 @@ RECOUNT_EVERY = 0.25  # seconds between the groups that are tried again: others 
 
 def by_priority(priority: int, queued_at: float, order: int) -> tuple[Any, ...]:
     return (-priority, queued_at, order)
-
-
-class QueueTimes(msgspec.Struct, frozen=True):
-    """Seconds."""
-
-    initial_backoff: float = 1.0
-    max_backoff: float = 10.0
-    flush_after: float = 300.0  # after this time a waiting unit is retried without an event
 
 
 class Queue:

@@ -248,6 +248,14 @@ class SinglePod(msgspec.Struct, frozen=True, eq=False):
 AttemptUnit = SinglePod | GroupTree
 
 
+class QueueTimes(msgspec.Struct, frozen=True):
+    """Seconds."""
+
+    initial_backoff: float = 1.0
+    max_backoff: float = 10.0
+    flush_after: float = 300.0  # after this time a waiting unit is retried without an event
+
+
 class UnitQueue(Protocol):
     """The methods of `Queue` that the lifecycles need."""
 
