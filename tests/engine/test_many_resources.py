@@ -9,7 +9,7 @@ from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod
 
 
-def hostile(name: str, count: int) -> Any:
+def greedy(name: str, count: int) -> Any:
     asks = pod(name)
     for number in range(count):
         asks = asks.resource(f"{name}.example.com/r{number}", "1")
@@ -19,7 +19,7 @@ def hostile(name: str, count: int) -> Any:
 def crowded() -> Cluster:
     """A cluster whose table of resources is full."""
     run = Cluster().see(node("n").cpu("4"))
-    run.see(hostile("a", 3 * MOST_RESOURCES), hostile("b", MOST_RESOURCES))
+    run.see(greedy("a", 3 * MOST_RESOURCES), greedy("b", MOST_RESOURCES))
     run.step()
     assert len(run.engine.columns.resources) == MOST_RESOURCES + 1
     return run
@@ -47,7 +47,7 @@ def test_a_pod_is_placed_when_a_node_offers_the_resource_that_shared_a_column() 
 
 def test_a_resource_of_a_node_has_its_own_column_whatever_pods_name() -> None:
     run = Cluster().see(node("n").cpu("4").resource("example.com/gpu", "1"), node("m").cpu("4"))
-    run.see(hostile("a", 3 * MOST_RESOURCES)).step()
+    run.see(greedy("a", 3 * MOST_RESOURCES)).step()
     run.see(pod("one").resource("example.com/gpu", "1"), pod("two").resource("example.com/gpu", "1"))
     run.step()
     assert len({"one", "two"} & run.placed.keys()) == 1

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import random
+from typing import Any
+
+import pytest
+
 from phalanx.engine import decisions as d
 from phalanx.model.groups import COMPOSITE, POD_GROUP, WORKLOAD, GroupKey
+from phalanx.model.groups.policies import Policies
 from phalanx.model.groups.policy import Policy
 from phalanx.testing.builders import composite, node, pod, pod_group, workload, workload_policy
 from phalanx.testing.cluster import Cluster
@@ -161,3 +167,63 @@ def test_the_minimum_of_a_policy_counts_in_place_of_the_one_of_the_group() -> No
     cluster.see(workload_policy("p").target("PodGroup", "g").set(counts={"min": 2}))
     cluster.step()
     assert set(cluster.bound) == {"a", "b"}
+
+
+def test_a_policy_looks_only_at_groups_that_it_may_concern(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster().see(*(pod_group(f"g{number}") for number in range(200)))
+    cluster.step()
+    looked_at: list[str] = []
+    apply = Policies.apply
+
+    def counted(self: Policies, group: Any, *rest: Any) -> Any:
+        looked_at.append(group.key.name)
+        return apply(self, group, *rest)
+
+    monkeypatch.setattr(Policies, "apply", counted)
+    for number in range(200):
+        cluster.see(workload_policy(f"p{number}").target("PodGroup", "g0").set(rescheduling=SHRINK).created(number))
+    cluster.step()
+    assert looked_at == ["g0"], "younger policies for the same object have no effect"
+    written = [
+        each.name for each in cluster.log if isinstance(each, d.SetGroupCondition) and each.kind == "WorkloadPolicy"
+    ]
+    assert len(written) == 200, "each status is written once"
+    cluster.gone("WorkloadPolicy", "p0")
+    cluster.step()
+    assert looked_at == ["g0", "g0"] and accepted(cluster, "p1")[0] == "True"
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_policies_that_come_and_go_leave_what_those_that_stay_say(seed: int) -> None:
+    chosen = random.Random(seed)
+    groups = [
+        composite("tree"),
+        pod_group("a").parent("tree"),
+        pod_group("b").parent("tree").owner("Job", "j", "u", "batch/v1"),
+        pod_group("c").owner("Job", "j", "v", "example.com/v1"),
+        workload("w").template("t"),
+        pod_group("e").from_workload("w", "t"),
+    ]
+    targets = [
+        ("CompositePodGroup", "tree", ""),
+        ("PodGroup", "a", ""),
+        ("PodGroup", "c", "scheduling.k8s.io"),
+        ("Job", "j", "batch"),
+        ("Job", "j", ""),
+        ("Job", "j", "example.com"),
+        ("Workload", "w", ""),
+    ]
+    cluster, kept = Cluster().see(*groups), {}
+    for step in range(30):
+        name = f"p{chosen.randrange(6)}"
+        if name in kept and chosen.random() < 0.4:
+            del kept[name]
+            cluster.gone("WorkloadPolicy", name)
+        else:
+            rules = {"policy": chosen.choice(["Replace", "Shrink", "TerminateAll"]), "graceSeconds": step}
+            made = workload_policy(name).target(*chosen.choice(targets)).set(rescheduling=rules)
+            kept[name] = made.created(chosen.randrange(3))
+            cluster.see(kept[name])
+    fresh = Cluster().see(*groups, *kept.values())
+    for name in ("a", "b", "c", "e"):
+        assert policy_of(cluster, name) == policy_of(fresh, name), name

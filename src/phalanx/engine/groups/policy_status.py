@@ -18,6 +18,7 @@ from phalanx.model.objects import WorkloadPolicy
 KIND = "WorkloadPolicy"
 ACCEPTED = "Accepted"
 MOST_SHOWN = 5  # problems in one message
+MOST_TOUCHED = 10  # policies with one target whose status follows a change of another
 
 WrittenStatus = tuple[str, str, str, int, int]  # status, reason, message, generation, matched groups
 
@@ -41,12 +42,16 @@ class PolicyStatuses:
         known = self._written_statuses.get(name)
         if known is None or known[0] != policy.metadata.uid:
             self._written_statuses[name] = (policy.metadata.uid, _written(policy))
-        self._touch_same_target(policy)
+        self._touch_same_target(name)
 
-    def _touch_same_target(self, policy: WorkloadPolicy) -> None:
-        for other, entry in self._forest.policies.entries.items():
-            if entry.policy.spec.target_ref == policy.spec.target_ref and other[0] == policy.metadata.namespace:
-                self._touched[other] = None
+    def _touch_same_target(self, name: Name) -> None:
+        """Write the oldest policies with the same target again: each says which one is older than it.
+
+        Many policies for one object would else cost a write of each for a change of one.
+        """
+        entry = self._forest.policies.entries.get(name)
+        for other in self._forest.policies.with_target(entry)[:MOST_TOUCHED] if entry is not None else ():
+            self._touched[other.name] = None
 
     @property
     def has_reports(self) -> bool:

@@ -32,7 +32,7 @@ from phalanx.model.groups.keys import (
     pod_key,
 )
 from phalanx.model.groups.links import GroupLinks, Name, Workloads
-from phalanx.model.groups.policies import Policies
+from phalanx.model.groups.policies import Policies, Target
 from phalanx.model.groups.policy import DEFAULT, Policy
 from phalanx.model.groups.roster import MemberIndex
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
@@ -86,13 +86,32 @@ class GroupForest:
     def drop_workload(self, namespace: str, name: str) -> Roots:
         return self._refresh_workload(self._workloads.drop(namespace, name))
 
-    def put_policy(self, policy: WorkloadPolicy) -> Roots:
-        self.policies.put(policy)
-        return self._look_up_policies(self.in_namespace(policy.metadata.namespace))
+    def put_policy(self, policy: WorkloadPolicy) -> list[GroupKey]:
+        """Add or replace a policy; return the groups for which another one is in effect now."""
+        return self._policies_changed(policy.metadata.namespace, self.policies.put(policy))
 
-    def drop_policy(self, namespace: str, name: str) -> Roots:
-        self.policies.drop(namespace, name)
-        return self._look_up_policies(self.in_namespace(namespace))
+    def drop_policy(self, namespace: str, name: str) -> list[GroupKey]:
+        return self._policies_changed(namespace, self.policies.drop(namespace, name))
+
+    def _policies_changed(self, namespace: str, targets: frozenset[Target]) -> list[GroupKey]:
+        if not targets:
+            return []
+        groups = [
+            group
+            for group in self._groups.values()
+            if group.key.namespace == namespace
+            and self.policies.concern(group, self._above(group.spec), self._workloads, targets)
+        ]
+        groups.sort(key=lambda group: group.key)
+        before = [(group.key, group.policy) for group in groups]
+        self._look_up_policies(groups)
+        return [key for key, policy in before if (now := self.group(key)) is not None and now.policy != policy]
+
+    def _above(self, spec: GroupSpec | None) -> list[Group]:
+        """Return the groups above a group with this spec, the nearest first."""
+        if spec is None or spec.parent is None:
+            return []
+        return list(hierarchy.ancestry(self._groups, spec.parent))
 
     def put_pod(self, pod: Pod) -> Roots:
         return self.put_member(pod_key(pod), group_of(pod), pod)[0]
@@ -333,8 +352,7 @@ class GroupForest:
         policy = group.policy
         if spec is not None:
             spec = self._gate(with_topology_of_pods(spec, group.members.values()))
-            above = list(hierarchy.ancestry(self._groups, spec.parent)) if spec.parent is not None else []
-            spec = self.policies.apply(group, spec, above, self._workloads)
+            spec = self.policies.apply(group, spec, self._above(spec), self._workloads)
         else:
             self.policies.forget(group)
         self._expect(group)

@@ -6,7 +6,7 @@ group itself before one for the groups above it, for its Workload, and for the o
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -16,7 +16,7 @@ from phalanx.model.groups.keys import PART_OF, WORKLOAD, GroupKey
 from phalanx.model.groups.links import Workloads
 from phalanx.model.groups.policy import DEFAULT, NOTHING, FieldProblem, Parsed, Policy, parse_annotations, parse_spec
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup, Workload
-from phalanx.model.objects.policy import WorkloadPolicy
+from phalanx.model.objects.policy import WorkloadPolicy, WorkloadPolicySpec
 
 Name = tuple[str, str]  # namespace and name of a WorkloadPolicy
 Source = PodGroup | CompositePodGroup | Workload | None
@@ -74,22 +74,49 @@ class Policies:
 
     # ---- objects
 
-    def put(self, policy: WorkloadPolicy) -> None:
+    def put(self, policy: WorkloadPolicy) -> frozenset[Target]:
+        """Add or replace a policy; return the targets for which another policy is in effect now."""
         entry = PolicyEntry(policy, parse_spec(policy.spec))
-        self.drop(*entry.name)
+        known = self.entries.get(entry.name)
+        before = {each.target: self._in_effect(each.target) for each in (known, entry) if each is not None}
+        self._remove(entry.name)
         self.entries[entry.name] = entry
         same = self._by_target.setdefault(entry.target, [])
         same.append(entry)
         same.sort(key=lambda each: each.age)
+        return frozenset(target for target, was in before.items() if was != self._in_effect(target))
 
-    def drop(self, namespace: str, name: str) -> None:
-        entry = self.entries.pop((namespace, name), None)
+    def drop(self, namespace: str, name: str) -> frozenset[Target]:
+        """Remove a policy; return its target if another policy, or none, is in effect for it now."""
+        entry = self.entries.get((namespace, name))
         if entry is None:
-            return
-        same = self._by_target[entry.target]
-        same.remove(entry)
-        if not same:
-            del self._by_target[entry.target]
+            return frozenset()
+        before = self._in_effect(entry.target)
+        self._remove(entry.name)
+        return frozenset({entry.target} if before != self._in_effect(entry.target) else ())
+
+    def _remove(self, name: Name) -> None:
+        entry = self.entries.pop(name, None)
+        if entry is not None:
+            same = self._by_target[entry.target]
+            same.remove(entry)
+            if not same:
+                del self._by_target[entry.target]
+
+    def _in_effect(self, target: Target) -> list[tuple[Name, WorkloadPolicySpec]]:
+        """Return name and spec of the policies for a target that no older one shadows, the oldest first."""
+        found: dict[str, tuple[Name, WorkloadPolicySpec]] = {}  # by API group
+        for entry in self._by_target.get(target, ()):
+            spec = entry.policy.spec
+            group = _GROUP_APIS[0] if spec.target_ref.api_group in _GROUP_APIS else spec.target_ref.api_group
+            found.setdefault(group, (entry.name, spec))
+            if not group:
+                break  # it is about objects of every API group
+        return list(found.values())
+
+    def with_target(self, entry: PolicyEntry) -> Sequence[PolicyEntry]:
+        """Return the policies with the target of this one, the oldest first."""
+        return self._by_target.get(entry.target, ())
 
     def older(self, entry: PolicyEntry) -> PolicyEntry | None:
         """Return the older policy for the same target that applies in place of this one; None if this applies."""
@@ -160,24 +187,37 @@ class Policies:
             tuple(problem for each in annotated[:1] for problem in each.problems),
         )
 
+    def concern(self, group: Group, above: Sequence[Group], workloads: Workloads, targets: Container[Target]) -> bool:
+        """Return True if a policy for one of these targets may be in effect for a group."""
+        specs = [each.spec for each in (group, *above) if each.spec is not None]
+        named = next((each.workload for each in specs if each.workload is not None), None)
+        workload = workloads.get(group.key.namespace, named)
+        owners = [group.source, *(each.source for each in above), workload]
+        return any(target in targets for target, _ in _targets(group.key, named, owners, above))
+
     def _chosen(
         self, key: GroupKey, workload: str | None, owners: Sequence[Source], above: Sequence[Group]
     ) -> PolicyEntry | None:
-        namespace = key.namespace
-        for group in (key, *(each.key for each in above)):
-            if group.kind != WORKLOAD and (found := self._for(namespace, group.kind, group.name, _GROUP_APIS[0])):
+        for target, api_group in _targets(key, workload, owners, above):
+            same = self._by_target.get(target, ())
+            if (found := next((entry for entry in same if entry.is_about(api_group)), None)) is not None:
                 return found
-        if workload and (found := self._for(namespace, WORKLOAD, workload)):
-            return found
-        for owner in owners:
-            for api_group, kind, name in _owners_of(owner):
-                if found := self._for(namespace, kind, name, api_group):
-                    return found
         return None
 
-    def _for(self, namespace: str, kind: str, name: str, api_group: str = _GROUP_APIS[0]) -> PolicyEntry | None:
-        same = self._by_target.get(Target(namespace, kind, name), ())
-        return next((entry for entry in same if entry.is_about(api_group)), None)
+
+def _targets(
+    key: GroupKey, workload: str | None, owners: Sequence[Source], above: Sequence[Group]
+) -> Iterator[tuple[Target, str]]:
+    """Yield (target, API group) of the objects whose policies are for a group, the nearest first."""
+    namespace = key.namespace
+    for group in (key, *(each.key for each in above)):
+        if group.kind != WORKLOAD:
+            yield Target(namespace, group.kind, group.name), _GROUP_APIS[0]
+    if workload:
+        yield Target(namespace, WORKLOAD, workload), _GROUP_APIS[0]
+    for owner in owners:
+        for api_group, kind, name in _owners_of(owner):
+            yield Target(namespace, kind, name), api_group
 
 
 def _owners_of(source: Source) -> Iterator[tuple[str, str, str]]:

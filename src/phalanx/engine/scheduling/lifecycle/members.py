@@ -253,9 +253,7 @@ class Members:
         """Return the roots of the trees affected by a changed WorkloadPolicy."""
         forest, changed = self.forest, list[GroupKey]()
         if not _same(old, new):
-            before = [(group.key, group.policy) for group in forest.in_namespace(namespace)]
-            _ = forest.put_policy(new) if new is not None else forest.drop_policy(namespace, name)
-            changed = [key for key, policy in before if (now := forest.group(key)) and now.policy != policy]
+            changed = forest.put_policy(new) if new is not None else forest.drop_policy(namespace, name)
             self._mark([key for key in changed if key.kind != COMPOSITE], helps=True)
             self.health.touch(*changed)
         self.statuses.policies.seen((namespace, name), new)
