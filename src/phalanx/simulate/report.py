@@ -8,6 +8,7 @@ from phalanx.simulate.measure import wait_of
 from phalanx.simulate.play import JobRun, Played
 
 SHOWN_DIFFERENCES = 8
+SHARE, SECONDS, NUMBER = "share", "seconds", "number"  # units of a comparison
 
 
 def hours(seconds: float | None) -> str:
@@ -61,19 +62,23 @@ def compare(
     """Return the comparison of two simulations of the same load, with the jobs that differ most."""
     a, b = results
     rows = [
-        (f"{a['counted']} used while jobs arrive", "utilisation"),
-        ("free on partly used nodes", "fragmentation"),
-        ("makespan", "makespan_s"),
-        ("evictions", "evictions"),
+        (f"{a['counted']} used while jobs arrive", SHARE, a["utilisation"], b["utilisation"]),
+        ("free on partly used nodes", SHARE, a["fragmentation"], b["fragmentation"]),
+        ("makespan", SECONDS, a["makespan_s"], b["makespan_s"]),
+        ("evictions", NUMBER, a["evictions"], b["evictions"]),
     ]
-    table = [{"what": what, "a": a[key], "b": b[key]} for what, key in rows]
-    for key in ("first_kept", "moved", "early_median"):
-        table.append({"what": f"promises: {key}", "a": a["promises"][key], "b": b["promises"][key]})
-    for group in ("by_size", "by_priority"):
-        for name in a[group]:
-            for key in ("wait_mean", "wait_max"):
-                what = f"{group[3:]} {name}: {key}"
-                table.append({"what": what, "a": a[group][name].get(key), "b": b[group].get(name, {}).get(key)})
+    of_promises = (
+        ("first promised start kept", SHARE, "first_kept"),
+        ("promises moved later", NUMBER, "moved"),
+        ("start before the promise, median", SECONDS, "early_median"),
+    )
+    rows += [(what, unit, a["promises"][key], b["promises"][key]) for what, unit, key in of_promises]
+    for group, title in (("by_size", "wait of {} GPUs"), ("by_priority", "wait of priority {}")):
+        for name, numbers in a[group].items():
+            other = b[group].get(name, {})
+            for key, word in (("wait_mean", "mean"), ("wait_max", "longest")):
+                rows.append((f"{title.format(name)}, {word}", SECONDS, numbers.get(key), other.get(key)))
+    table = [dict(zip(("what", "unit", "a", "b"), row, strict=True)) for row in rows]
     return {"a": names[0], "b": names[1], "table": table, "jobs": _most_different(runs)}
 
 
@@ -109,7 +114,7 @@ def _why(a: JobRun, b: JobRun) -> str:
 def compare_text(found: dict[str, Any]) -> str:
     lines = [f"a: {found['a']}", f"b: {found['b']}", "", f"{'':34}{'a':>12}{'b':>12}"]
     for row in found["table"]:
-        lines.append(f"{row['what']:34}{_cell(row['what'], row['a']):>12}{_cell(row['what'], row['b']):>12}")
+        lines.append(f"{row['what']:34}{_cell(row['unit'], row['a']):>12}{_cell(row['unit'], row['b']):>12}")
     lines += ["", "jobs that differ most:"]
     for job in found["jobs"]:
         lines.append(
@@ -119,11 +124,9 @@ def compare_text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _cell(what: str, value: Any) -> str:
+def _cell(unit: str, value: Any) -> str:
     if value is None:
         return "-"
-    if "wait" in what or what in ("makespan", "promises: early_median"):
+    if unit == SECONDS:
         return hours(value)
-    if "used" in what or "first_kept" in what:
-        return percent(value)
-    return str(value)
+    return percent(value) if unit == SHARE else str(value)
