@@ -11,7 +11,7 @@ from phalanx.engine import decisions as d
 from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.scheduling.queue.units import QueueName
 from phalanx.serve.queries.queue_view import QueueView
-from phalanx.testing.builders import node, pod, pod_group, pv, pvc
+from phalanx.testing.builders import composite, node, pod, pod_group, pv, pvc
 from support.asked_engine import Asked, ask
 from support.device_world import asks, claim, consumer
 from support.verdicts import not_helpful
@@ -67,7 +67,7 @@ def test_taints_and_cordons_of_all_matching_nodes() -> None:
     assert run.why("Pod", "p").blockers == ["the only node has taint team=a:NoSchedule, which it does not tolerate"]
     run = Asked().see(node("n1").cpu("4").unschedulable(), node("n2").cpu("4").unschedulable(), pod("p").cpu("1"))
     run.step()
-    assert run.why("Pod", "p").blockers == ["all 2 nodes are cordoned; `kubectl uncordon NODE` opens one"]
+    assert run.why("Pod", "p").blockers == ["all 2 nodes are cordoned; `kubectl uncordon n1` opens one"]
 
 
 def test_a_gang_larger_than_the_cluster_can_never_fit() -> None:
@@ -380,3 +380,29 @@ def test_members_for_another_scheduler_are_named() -> None:
     assert run.why("PodGroup", "g").headline == (
         "2 pods of g are for the scheduler volcano (spec.schedulerName); it has 0 of the 2 that it needs here"
     )
+
+
+def test_a_node_that_does_not_respond_is_not_ready_and_no_toleration_helps() -> None:
+    taint = "node.kubernetes.io/unreachable"
+    run = Asked().see(node("n1").cpu("4").label("disk", "ssd").taint(taint, "", "NoSchedule"), node("n2").cpu("4"))
+    run.see(pod("p").cpu("1").select("disk", "ssd"))
+    run.step()
+    item = run.why("Pod", "p")
+    assert item.headline == f"The only matching node is not ready (taint {taint}:NoSchedule)"
+    assert [change.reason for change in item.relaxations] == ["NodeSelector"]
+
+
+def test_a_tree_that_lacks_child_groups_says_how_many() -> None:
+    run = cluster().see(composite("root").gang(3), pod_group("a").gang(1).parent("root"), pod("a-0").group("a"))
+    run.step()
+    sentence = "Waits until child groups are created: root has 1 of 3"
+    item = run.why("CompositePodGroup", "root")
+    assert item.headline == sentence
+    assert PendingReasons(run.engine).of(run.engine.queue.units[item.root]).headline == sentence
+
+
+def test_parents_in_a_cycle_are_named() -> None:
+    run = cluster().see(composite("a").gang(1).parent("b"), composite("b").gang(1).parent("a"))
+    run.see(pod_group("g").gang(1).parent("a"), pod("g-0").group("g"))
+    run.step()
+    assert run.why("CompositePodGroup", "a").headline.startswith("Cyclic parents: a -> b -> a")

@@ -18,7 +18,7 @@ from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.pending import held
 from phalanx.engine.explain.relax import for_pod, relaxations
 from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
-from phalanx.engine.explain.sentences import missing_members
+from phalanx.engine.explain.sentences import missing_in_tree, missing_members
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     HistoryEntry,
@@ -343,11 +343,12 @@ class _Query:
             return sentence_case(blockers[0])
         if unit is None or unit.queue_name is QueueName.NOWHERE:
             forest = self._groups.forest
-            known = forest.named(key)
-            leaves = forest.leaves(forest.resolve(key).root or key) or ([known] if known is not None else [])
-            for leaf in leaves:
-                if sentence := missing_members(leaf):
-                    return sentence
+            root = forest.resolve(key).root or key
+            known = forest.named(key) if forest.group(root) is None else None
+            if sentence := missing_members(known) if known is not None else missing_in_tree(forest, root)[1]:
+                return sentence
+            if message := forest.resolve(key).message:
+                return sentence_case(message)
         if verdict is not None and verdict.result == "placed":
             return "Fits now; it is tried when its turn comes"
         shapes = [record.shape for record in unit.records.values()] if unit is not None else []

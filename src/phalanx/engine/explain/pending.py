@@ -6,7 +6,7 @@ out every node from `placement.blockers`.
 
 from __future__ import annotations
 
-from phalanx.engine.explain.sentences import missing_members, of_gate
+from phalanx.engine.explain.sentences import missing_in_tree, of_gate
 from phalanx.engine.explain.values import (
     NodeReason,
     PendingReason,
@@ -54,6 +54,7 @@ WORDS = {
     "NodeSelector": "node selector",
     "Cordoned": "nodes cordoned",
     "Taints": "taints",
+    "NotReady": "nodes not ready",
     "TopologySpread": "topology spread",
     "PodAffinity": "pod affinity",
     "HostPorts": "host ports",
@@ -164,9 +165,9 @@ def held(engine: Scheduler, unit: SchedulingUnit, tried: float = 0.0) -> Pending
         left, size = len(unit.plan.victims), unit.plan.size
         return _reason("Preempting", f"Waits until {left} of {size} preempted pods have stopped", tried)
     if unit.queue_name is QueueName.GATED:
-        for leaf in state.forest.leaves(unit.group) if unit.group is not None else ():
-            if sentence := missing_members(leaf):
-                return _reason("MembersMissing" if leaf.spec is not None else "GroupMissing", sentence, 0.0)
+        code, sentence = missing_in_tree(state.forest, unit.group) if unit.group is not None else ("", "")
+        if sentence:
+            return _reason(code, sentence, 0.0)
         return _reason("Gated", of_gate(state, unit, unit.gate), 0.0)
     if sentence := engine.starts.sentence(unit):
         return _reason("Reserved", sentence_case(sentence), tried)

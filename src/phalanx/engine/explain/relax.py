@@ -21,6 +21,7 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
+from phalanx.engine.placement.blockers import NOT_READY
 from phalanx.engine.placement.outcome import domain_word, plural
 from phalanx.engine.placement.plain import NO_DEVICES, code_of_filter, without
 from phalanx.engine.placement.problem import groups as parts_below
@@ -348,6 +349,9 @@ def _mask_without(columns: Columns, evaluation: Evaluation, name: str) -> Bools:
     cordons = any(plugin.name == name and traits_of(plugin).cordons for plugin, _ in evaluation.filters)
     for plugin, tracker in evaluation.filters:
         if plugin.name == name:
+            if traits_of(plugin).by_taints and not cordons:  # tolerating a node that does not respond helps no pod
+                away = [any(taint.key in NOT_READY for taint in taints) for taints in columns.taint_sets]
+                mask &= ~np.array(away)[columns.taint_set]
             continue
         if cordons and traits_of(plugin).by_taints:
             only = [all(taint.key == CORDON_TAINT for taint in taints) for taints in columns.taint_sets]

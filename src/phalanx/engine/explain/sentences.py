@@ -13,7 +13,7 @@ from phalanx.engine.placement.outcome import plural
 from phalanx.engine.placement.plain import sentence_case
 from phalanx.engine.placement.rule_words import few
 from phalanx.engine.scheduling.queue.units import Gate, SchedulingUnit
-from phalanx.model.groups import Group, MemberState
+from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState
 from phalanx.model.objects import Pod
 from phalanx.model.objects.devices import ResourceClaim
 
@@ -24,11 +24,22 @@ def of_missing(level: Level) -> str:
     return f"Waits until {noun} are created: {level.name} has {level.known} of {level.minimum}"
 
 
+def missing_in_tree(forest: GroupForest, root: GroupKey) -> tuple[str, str]:
+    """Return (reason for programs, sentence) for the first group below `root` that lacks its object, pods or child
+    groups; empty if none does. Leaves come first: what a tree lacks is mostly pods."""
+    tree = [] if forest.resolve(root).cycle else forest.tree(root)
+    for group in (*forest.leaves(root), *(each for each in tree if each.composite)):
+        if sentence := missing_members(group):
+            return "MembersMissing" if group.spec is not None else "GroupMissing", sentence
+    return "", ""
+
+
 def missing_members(group: Group) -> str:
-    """Return the sentence for a leaf group that lacks its object or members; empty if it lacks none."""
+    """Return the sentence for a group that lacks its object, pods or child groups; empty if it lacks none."""
     if group.spec is None:
         return f"{group.key.kind} {group.key.name} does not exist in namespace {group.key.namespace}"
-    if group.known >= group.spec.minimum:
+    known = group.ready_children if group.composite else group.known
+    if known >= group.spec.minimum:
         return ""
     others = [member.pod for member in group.members.values() if member.state is MemberState.FOREIGN]
     if others:
@@ -36,7 +47,7 @@ def missing_members(group: Group) -> str:
         pods = f"{plural(len(others), 'pod')} of {group.key.name.rstrip('/')}"
         needs = f"it has {group.known} of the {group.spec.minimum} that it needs here"
         return f"{pods} {'is' if len(others) == 1 else 'are'} for the scheduler {names} (spec.schedulerName); {needs}"
-    return of_missing(Level(group.key.kind, group.key.name.rstrip("/"), known=group.known, minimum=group.spec.minimum))
+    return of_missing(Level(group.key.kind, group.key.name.rstrip("/"), known=known, minimum=group.spec.minimum))
 
 
 def of_gate(state: ClusterState, unit: SchedulingUnit, gate: Gate) -> str:

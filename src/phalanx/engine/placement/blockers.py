@@ -41,6 +41,7 @@ from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.tolerations import NO_SCHEDULE, tolerated, untolerated
 
 _CORDON = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")  # keys of taints
 MOST_BLOCKERS = 6
 MOST_VALUES = 20  # of a label that are sorted to name the first of them
 
@@ -223,8 +224,12 @@ def _taints(columns: Columns, shape: Shape, rows: Bools) -> Iterator[Blocker]:
     which = "" if total == columns.count else "matching "
     nodes = f"the only {which}node" if total == 1 else f"all {total} {which}nodes"
     if worst == "cordoned" or "node.kubernetes.io/unschedulable" in worst:
-        text = f"{nodes} {'is' if total == 1 else 'are'} cordoned; `kubectl uncordon NODE` opens one"
+        first = columns.names[int(np.flatnonzero(rows)[0])]
+        text = f"{nodes} {'is' if total == 1 else 'are'} cordoned; `kubectl uncordon {first}` opens one"
         yield Blocker("Cordoned", text)
+    elif worst.startswith(NOT_READY):
+        others = "" if count == total else ", or tainted otherwise"
+        yield Blocker("NotReady", f"{nodes} {'is' if total == 1 else 'are'} not ready (taint {worst}){others}")
     else:
         others = "" if count == total else " or other taints"
         text = f"{nodes} {'has' if total == 1 else 'have'} taint {worst}{others}, which it does not tolerate"
