@@ -202,3 +202,17 @@ def test_a_role_scaler_prints_its_replicas(server: LocalCluster, namespace: str)
     table = server.ask("GET", path, accept=TABLE).json
     assert [column["name"] for column in table["columnDefinitions"]] == ["Name", "Desired", "Current", "Age"]
     assert table["rows"][0]["cells"][:2] == ["s", 3]
+
+
+@pytest.mark.parametrize("kind", ["deployments", "replicasets", "statefulsets", "daemonsets"])
+def test_counts_in_a_status_are_not_negative(world: World, kind: str) -> None:
+    path = f"/apis/apps/v1/namespaces/ns/{kind}"
+    world.create(
+        path, {"metadata": {"name": "o"}, "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": TEMPLATE}}
+    )
+    counts = {"currentNumberScheduled": 0, "numberMisscheduled": 0, "desiredNumberScheduled": 0, "numberReady": 0}
+    base = counts if kind == "daemonsets" else {"replicas": 0}
+    for name in {*base, "observedGeneration"}:
+        with pytest.raises(Invalid, match=f"status.{name}: Invalid value: -1: must be greater than or equal to 0"):
+            world.patch(f"{path}/o/status", {"status": {**base, name: -1}})
+    world.patch(f"{path}/o/status", {"status": base})

@@ -117,17 +117,24 @@ def test_a_jobset_says_what_it_lacks_and_goes_on() -> None:
     asyncio.run(scenario())
 
 
-def test_a_jobset_goes_on_with_a_negative_number_of_restarts() -> None:
-    """Its Jobs have the number as a label, so a status written by hand could stop the set for good."""
+@pytest.mark.parametrize("restarts", [-1, MAX_INT32])
+def test_a_jobset_goes_on_with_any_number_of_restarts(restarts: int) -> None:
+    """Its Jobs have the number as a label, so a status written by hand could stop the set for good, or never let it."""
 
     async def scenario() -> None:
         async with world() as cluster:
             await cluster.apply(jobset("js", part("a", 1, 1)))
             (job,) = await cluster.eventually("Job", lambda found: found if len(found) == 1 else [])
-            await cluster.patch("JobSet", "js", {"status": {"restarts": -1}}, subresource="status")
-            await cluster.delete("Job", "js-a-0")
+            await cluster.patch("JobSet", "js", {"status": {"restarts": restarts}}, subresource="status")
+            if restarts < 0:
+                await cluster.delete("Job", "js-a-0")  # of the present attempt, so only a lost one is created again
             uid = job["metadata"]["uid"]
-            await cluster.until("Job", "js-a-0", when=lambda found: found and found["metadata"]["uid"] != uid)
+            again = await cluster.until("Job", "js-a-0", when=lambda found: found and found["metadata"]["uid"] != uid)
+            await cluster.until(
+                "JobSet", "js", when=lambda o: (o["status"]["replicatedJobsStatus"] or [{}])[0]["ready"]
+            )
+            now = cluster.look("Job", "js-a-0")
+            assert now is not None and now["metadata"]["uid"] == again["metadata"]["uid"]
 
     asyncio.run(scenario())
 

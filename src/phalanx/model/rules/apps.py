@@ -7,7 +7,7 @@ from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_support
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, podspec, podspec_defaults
-from phalanx.model.rules.assembly import OwnRules, at_most_all, is_zero, number_or_percent
+from phalanx.model.rules.assembly import OwnRules, at_most_all, is_zero, number_or_percent, status_counts
 from phalanx.model.rules.storage import volume_claim_errors
 from phalanx.model.selectors import BadSelector, from_selector
 
@@ -120,6 +120,7 @@ def deployment(gates: Gates) -> OwnRules:
         default=_deployment_default,
         errors=_deployment_errors,
         if_changed=True,
+        status=status_counts,
         prepare=lambda new, old: drop_from_template(gates, new, old),
         declared_first=True,
     )
@@ -142,6 +143,7 @@ def replica_set(gates: Gates) -> OwnRules:
         default=_template_default,
         errors=_replica_set_errors,
         if_changed=True,
+        status=status_counts,
         prepare=lambda new, old: drop_from_template(gates, new, old),
     )
 
@@ -186,6 +188,7 @@ def replication_controller(gates: Gates) -> OwnRules:
         default=_replication_controller_default,
         errors=_replication_controller_errors,
         if_changed=True,
+        status=status_counts,
         prepare=lambda new, old: drop_from_template(gates, new, old),
     )
 
@@ -243,6 +246,7 @@ def stateful_set(gates: Gates) -> OwnRules:
         default=_stateful_set_default,
         create=_stateful_set_errors,
         update=lambda new, old: [] if new.get("spec") == old.get("spec") else _stateful_set_errors(new, claims=False),
+        status=status_counts,
         prepare=lambda new, old: drop_from_template(gates, new, old),
         name=names.dns_label,
     )
@@ -299,4 +303,10 @@ def daemon_set(gates: Gates) -> OwnRules:
         drop_from_template(gates, new, old)
         _template_generation(new, old)
 
-    return OwnRules(default=_daemon_set_default, errors=_daemon_set_errors, if_changed=True, prepare=prepare)
+    return OwnRules(
+        default=_daemon_set_default,
+        errors=_daemon_set_errors,
+        if_changed=True,
+        status=status_counts,
+        prepare=prepare,
+    )

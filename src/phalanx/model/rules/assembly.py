@@ -121,6 +121,12 @@ def not_negative(holder: Json, path: str, *fields: str) -> list[FieldError]:
     ]
 
 
+def status_counts(new: Json, old: Json) -> list[FieldError]:
+    """Check that no number in the new status is negative."""
+    status: Json = new.get("status") or {}
+    return not_negative(status, "status", *(name for name, value in status.items() if type(value) is int))
+
+
 def number_or_percent(value: int | str | None, path: str, *, up_to_100: bool = False) -> list[FieldError]:
     """Check a field such as maxUnavailable: a count or a percentage."""
     if value is None:

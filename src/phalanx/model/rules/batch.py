@@ -11,7 +11,7 @@ from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import placement, podspec, podspec_defaults
 from phalanx.model.rules.apps import template_of
-from phalanx.model.rules.assembly import OwnRules, frozen, not_negative
+from phalanx.model.rules.assembly import OwnRules, frozen, not_negative, status_counts
 from phalanx.model.rules.declared import declared_errors, same
 from phalanx.model.selectors import from_selector
 
@@ -385,7 +385,14 @@ def job(gates: Gates) -> OwnRules:
         )
         return errors + _scheduling_update(spec, before, gates)
 
-    return OwnRules(default=_job_default, create=create, update=update, prepare=prepare, table=False)
+    return OwnRules(
+        default=_job_default,
+        create=create,
+        update=update,
+        status=status_counts,
+        prepare=prepare,
+        table=False,
+    )
 
 
 # -- CronJob ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from phalanx.controllers.runtime.controller import Key
 from phalanx.controllers.runtime.status import set_condition
 from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, PART, items_of, replicas_of
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE
-from phalanx.controllers.workloads.jobset.status import Children, started, waits
+from phalanx.controllers.workloads.jobset.status import Children, attempt_of, started, waits
 from phalanx.model.annotation_values import MAX_INT32
 from phalanx.model.kinds import Json
 
@@ -23,8 +23,7 @@ class ObservedJobSet:
         self._clock = clock
         self.updates: list[tuple[str, str, str]] = []
         self.key = Key(jobset["metadata"]["namespace"], jobset["metadata"]["name"])
-        # A status written by hand may have any number; pods have it as a label.
-        self.attempt = min(max(int(status.get("restarts") or 0), 0), MAX_INT32 - 1)
+        self.attempt = attempt_of(status)
 
     # ---- reading
 

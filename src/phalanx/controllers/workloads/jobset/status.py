@@ -7,6 +7,7 @@ import msgspec
 from phalanx.controllers.workloads.job.controller import outcome
 from phalanx.controllers.workloads.job.grouping import size_of
 from phalanx.controllers.workloads.jobset.jobs import ATTEMPT, JOB_ATTEMPT, JOB_INDEX, PART, items_of, replicas_of
+from phalanx.model.annotation_values import MAX_INT32
 from phalanx.model.kinds import Json
 
 
@@ -25,9 +26,14 @@ class Children(msgspec.Struct):
         return [job for job in self.active if _label(job, PART) == part]
 
 
+def attempt_of(status: Json) -> int:
+    """Return the number of restarts, which pods have as a label: a status written by hand may have any number."""
+    return min(max(int(status.get("restarts") or 0), 0), MAX_INT32 - 1)
+
+
 def children_of(jobset: Json, jobs: list[Json]) -> Children:
     status = jobset.get("status") or {}
-    attempt = int(status.get("restarts") or 0)
+    attempt = attempt_of(status)
     single = {entry["name"]: entry.get("jobRestarts") or [] for entry in status.get("replicatedJobsStatus") or ()}
     found = Children()
     for job in jobs:
