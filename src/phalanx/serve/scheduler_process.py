@@ -98,6 +98,7 @@ class SchedulerProcess:
         self._showing: asyncio.Task[None] | None = None
         self._clock = clock or SystemClock()
         self._rng = random.Random()  # system seed; its values are not secret
+        self._client: HttpClient | None = None
         self.parts: SchedulerParts | None = None
         self.health: HealthServer | None = None
         self._task: asyncio.Task[None] | None = None
@@ -234,7 +235,7 @@ class SchedulerProcess:
     @property
     def _acting(self) -> bool:
         """Return True if it may have begun to write: its caches are filled, and it has the lease if needed."""
-        leads = not self._settings.leader_elect or (self._elector is not None and self._elector.leading)
+        leads = not self._settings.leader_elect or self._leads()
         return leads and self.parts is not None and self.parts.service.synced
 
     async def stop(self) -> None:
@@ -251,5 +252,5 @@ class SchedulerProcess:
         await end([*self._watching, *([self._checks] if self._checks is not None else [])])
         if self.health is not None:
             await self.health.stop()
-        if getattr(self, "_client", None) is not None:
+        if self._client is not None:
             await self._client.__aexit__(None, None, None)

@@ -1,4 +1,4 @@
-"""Builders, a cluster in memory and reference implementations; public, and imported by nothing in the product."""
+"""Builders, a cluster in memory, a local cluster, a pytest plugin; public, and imported by nothing in the product."""
 
 from __future__ import annotations
 
