@@ -147,6 +147,38 @@ def test_what_the_clients_version_forbids_is_refused_before_any_webhook_is_asked
     assert not routes.endpoint.of(routes.path)
 
 
+def test_expressions_of_the_clients_version_decide_about_a_write(routes: Routes) -> None:
+    """Each version has rules of its own, also about the object as it was."""
+    v2, v1 = (each["schema"]["openAPIV3Schema"]["properties"]["spec"] for each in routes.definition["spec"]["versions"])
+    v1["x-kubernetes-validations"] = [
+        {"rule": "self.hostPort.endsWith(':1') || self.hostPort.endsWith(':2')", "message": "port 1 or 2"},
+        {"rule": "self.hostPort.split(':')[0] == oldSelf.hostPort.split(':')[0]", "message": "the host stays"},
+    ]
+    v2["x-kubernetes-validations"] = [{"rule": "self.port != '2'", "message": "not port 2"}]
+    name = routes.definition["metadata"]["name"]
+    patch = {"spec": {"versions": routes.definition["spec"]["versions"]}}
+    assert routes.cluster.ask("PATCH", f"{DEFINITIONS}/{name}", patch, content_type=MERGE).code == 200
+    refused = [
+        (routes.create("v1", "a", hostPort="h:3"), "port 1 or 2"),
+        (routes.create("v2", "a", host="h", port="2"), "not port 2"),
+    ]
+    assert routes.create("v1", "a", hostPort="h:2").code == 201  # the rule of v2 is not asked
+    assert routes.create("v2", "b", host="h", port="3").code == 201
+    for path, change, why in (
+        (routes.place("v1", "a"), {"hostPort": "g:2"}, "the host stays"),
+        (routes.place("v1", "b"), {"hostPort": "h:4"}, "port 1 or 2"),
+        (routes.place("v2", "a"), {"host": "g", "port": "2"}, "not port 2"),
+        (routes.place("v2", "a"), {"host": "g", "port": "1"}, ""),  # the host may change in v2
+    ):
+        answer = routes.cluster.ask("PATCH", path, {"spec": change}, content_type=MERGE)
+        if why:
+            refused.append((answer, why))
+        else:
+            assert answer.code == 200, answer.json
+    for answer, why in refused:
+        assert answer.code == 422 and why in answer.json["message"], (why, answer.json)
+
+
 @pytest.mark.parametrize(
     "answer,why",
     [

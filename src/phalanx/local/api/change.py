@@ -146,7 +146,7 @@ class Changes:
             obj = await self.webhooks.mutate(Admitted(request, "CREATE", obj, None, options.dry_run))
             metadata = obj["metadata"]
         stamp_new(kind, metadata, namespace, now, self.ctx.rng)
-        self._validate_new(request, obj, name)
+        self._validate_new(request, obj, name, await self._as_spoken(request, obj))
         self.fill_zeros(kind, obj)
         if hooked:
             await self.webhooks.validate(Admitted(request, "CREATE", obj, None, options.dry_run))
@@ -157,8 +157,12 @@ class Changes:
             return await self._store_generated(kind, obj, namespace, generate, options)
         return await self._store_new(kind, obj, namespace, options)
 
-    def _validate_new(self, request: Request, obj: Json, name: str) -> None:
-        """Validate an object that is to be created; `name`: as the client gave it."""
+    async def _as_spoken(self, request: Request, obj: Json) -> Json:
+        """Return an object in the client's version, whose rules decide, if a conversion webhook makes it differ."""
+        return await self.in_version(request, obj) if request.kind.convert is not None else obj
+
+    def _validate_new(self, request: Request, obj: Json, name: str, seen: Json) -> None:
+        """Validate an object that is to be created; `name`: as the client gave it, `seen`: in the client's version."""
         kind = request.kind
         if kind.prepare_create is not None:
             kind.prepare_create(obj)
@@ -166,7 +170,7 @@ class Changes:
         check_size(request, name, obj)
         spoken = self.custom.rules_of(kind, request.version)
         if spoken is not None:
-            errors = spoken.validate_create(obj)
+            errors = spoken.validate_create(seen)
         elif kind.validate_create is not None:
             errors = kind.validate_create(obj)
         else:
@@ -275,11 +279,12 @@ class Changes:
             new = await self.webhooks.mutate(Admitted(request, "UPDATE", new, old, options.dry_run))
         if not applied:
             self.fields.updated(kind, new, old, options.manager, now, request.subresource)
+        seen = await self._as_spoken(request, new), await self._as_spoken(request, old)
         if status:
-            self._validate_status(request, new, old)
+            self._validate_status(request, new, old, seen)
         else:
             self.admission.update(kind, new, old, request.user)
-            self._validate_changed(request, new, old, part.errors if part is not None else None)
+            self._validate_changed(request, new, old, seen, part.errors if part is not None else None)
         self.fill_zeros(kind, new)
         if hooked:
             await self.webhooks.validate(Admitted(request, "UPDATE", new, old, options.dry_run))
@@ -301,27 +306,33 @@ class Changes:
             return new, await self.storing.remove(kind, entry.key, new, entry.revision)
         return new, await self.storing.put(kind, entry.key, new, entry.revision)
 
-    def _validate_status(self, request: Request, new: Json, old: Json) -> None:
+    def _validate_status(self, request: Request, new: Json, old: Json, seen: tuple[Json, Json]) -> None:
         kind, spoken = request.kind, self.custom.rules_of(request.kind, request.version)
         if kind.prepare_status is not None:
             kind.prepare_status(new, old)
         self.admission.status(kind, new, old)
-        validate = kind.validate_status if spoken is None else spoken.validate_status
-        if validate is not None:
-            self.reject(kind, request.name, validate(new, old))
+        if spoken is not None:
+            self.reject(kind, request.name, spoken.validate_status(*seen))
+        elif kind.validate_status is not None:
+            self.reject(kind, request.name, kind.validate_status(new, old))
 
-    def _validate_changed(self, request: Request, new: Json, old: Json, of_part: Validate | None) -> None:
+    def _validate_changed(
+        self, request: Request, new: Json, old: Json, seen: tuple[Json, Json], of_part: Validate | None
+    ) -> None:
         """Validate the update of an object.
 
-        `of_part`: the rules of a subresource that changes a part of the spec.
+        `seen`: new and old object in the client's version. `of_part`: the rules of a subresource that changes a part of
+        the spec.
         """
         kind, spoken = request.kind, self.custom.rules_of(request.kind, request.version)
         if kind.prepare_update is not None:
             kind.prepare_update(new, old)
         self.custom.prepare_update(kind, new, old)
         bump_generation(kind, new, old)
-        of_kind = kind.validate_update if spoken is None else spoken.validate_update
-        errors = (of_part or of_kind or meta.on_update)(new, old)
+        if spoken is not None and of_part is None:
+            errors = spoken.validate_update(*seen)
+        else:
+            errors = (of_part or kind.validate_update or meta.on_update)(new, old)
         self.reject(kind, request.name, errors + expression_errors(kind, new, old))
         check_types(self.ctx, kind, new, old)
 

@@ -72,9 +72,9 @@ class CustomKinds:
     def rules_of(self, kind: Kind, version: Version) -> CustomRules | None:
         """Return the rules of a version that is not the stored one; None where the rules of the kind itself apply.
 
-        Without a conversion webhook all versions have the same objects, and a write is judged by the version it speaks.
+        A write is judged by the version it speaks.
         """
-        if version.openapi is None or version.name == kind.storage_version or kind.convert is not None:
+        if version.openapi is None or version.name == kind.storage_version:
             return None
         known = self._rules.get((kind.key, version.name))
         if known is None or known[0] is not version.openapi:
