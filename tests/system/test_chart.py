@@ -40,9 +40,18 @@ def helm(*arguments: str, namespace: str = "phalanx-system", **values: Any) -> s
 
 
 def rendered(namespace: str = "phalanx-system", **values: Any) -> dict[tuple[str, str, str], Json]:
+    """Return the objects of the chart, without the annotation that helm reads on definitions."""
     done = helm(namespace=namespace, **values)
     assert done.returncode == 0, done.stderr
-    return by_name(body for body in yaml.safe_load_all(done.stdout) if body)
+    found = by_name(body for body in yaml.safe_load_all(done.stdout) if body)
+    for body in (each for (kind, _, _), each in found.items() if kind == "CustomResourceDefinition"):
+        annotations = body["metadata"]["annotations"]
+        assert annotations.pop("helm.sh/resource-policy") == "keep", (
+            "helm uninstall would delete the groups of all users"
+        )
+        if not annotations:
+            del body["metadata"]["annotations"]
+    return found
 
 
 def by_name(bodies: Any) -> dict[tuple[str, str, str], Json]:
