@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 
-from phalanx.base.errors import ApiProblem
+from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.model.gates import Gates
 from support.lifecycle.crashes import Crash
 from support.lifecycle.manifests import template
@@ -284,7 +285,8 @@ class Happenings(Life):
     async def relieve(self) -> Uids | None:
         for pod in self.cluster.all("Pod"):
             if pod["metadata"]["name"].startswith("filler"):
-                await self.cluster.delete("Pod", pod["metadata"]["name"])
+                with suppress(NotFound):  # one that terminates may be gone meanwhile
+                    await self.cluster.delete("Pod", pod["metadata"]["name"])
         return set()
 
     async def tick(self) -> Uids | None:
