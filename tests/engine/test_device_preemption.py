@@ -124,7 +124,7 @@ def test_a_gang_evicts_no_more_pods_while_devices_of_its_victims_are_released() 
     world.slow = True
     world.see(gang_group("g", 3, priority=100))
     world.see(*([claim(name), consumer(name, name, priority=100, group="g")] for name in ("m1", "m2", "m3"))).run(10)
-    assert len(world.evicted) == 1 and "devices that deleted pods still hold" in world.messages["m1"]
+    assert len(world.evicted) == 1 and "devices that claims of deleted pods still hold" in world.messages["m1"]
     world.slow = False
     world.release(world.evicted[0])
     world.run(10)

@@ -51,6 +51,7 @@ from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
 from phalanx.model.groups.expected_pods import expected
 
+RELEASING = "waiting for devices that claims of deleted pods still hold"
 RELEASED = "; members bound in an attempt that could not be completed are released"
 
 _FOR_ROOM = frozenset({Cause.ROOM, Cause.RULES, Cause.EXTRAS, Cause.WHOLE})
@@ -459,7 +460,7 @@ class Attempts:
                 answer = self.search(unit, AttemptOptions(evict=False))
                 journal.rewind(mark)
                 if isinstance(answer, Placed):
-                    return PreemptionResult(f"waiting for devices that deleted pods still hold ({len(keys)} claims)")
+                    return PreemptionResult(f"preemption: {RELEASING}" if isinstance(unit, SinglePod) else RELEASING)
         return found
 
     # ---- 4. Reserve and Permit
