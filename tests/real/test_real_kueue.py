@@ -1,6 +1,6 @@
-"""Our admission check with the real Kueue controller: `kueue-manager`, with its definitions in `kueue-crds` next to it.
+"""Our admission check with the real Kueue controller: `kueue-manager`.
 
-Kueue's webhooks are not installed: they fill in defaults, and the objects here have everything.
+Next to it the folder `kueue-crds` has its definitions, and its webhooks in `webhooks.yaml`.
 """
 
 from __future__ import annotations
@@ -19,19 +19,20 @@ from support.waiting import eventually
 
 API = "/apis/kueue.x-k8s.io/v1beta2"
 QUOTA = 100  # CPUs; the nodes have 64
+RACK, POOL = "example.com/rack", "example.com/pool"
+HOOKS = ("kueue-x-k8s-io", "batch-v1-job")  # parts of their paths; those of other kinds are not served here
 METRICS = Path("/etc/kueue/metrics/certs/tls.crt")  # read by kueue-manager also where it serves no metrics
 
 
-def settings(directory: Path) -> Path:
-    """The configuration of kueue-manager, with a certificate that nothing looks at."""
-    serving_certificate(directory)
+def settings(directory: Path, port: int) -> Path:
+    """The configuration of kueue-manager. `port`: of its webhooks."""
     config = {
         "apiVersion": "config.kueue.x-k8s.io/v1beta2",
         "kind": "Configuration",
         "namespace": "kueue-system",
         "health": {"healthProbeBindAddress": f"127.0.0.1:{free_port()}"},
         "metrics": {"bindAddress": "0"},
-        "webhook": {"host": "127.0.0.1", "port": free_port(), "certDir": str(directory)},
+        "webhook": {"host": "127.0.0.1", "port": port, "certDir": str(directory)},
         "leaderElection": {"leaderElect": False},
         "internalCertManagement": {"enable": False},
         "integrations": {"frameworks": ["batch/job"]},
@@ -40,27 +41,44 @@ def settings(directory: Path) -> Path:
     return directory / "kueue.yaml"
 
 
+def served_webhooks(given: Path, directory: Path) -> Path:
+    """Kueue's webhook configurations without the webhooks of kinds that its configuration here does not name."""
+    bodies = [body for body in yaml.safe_load_all(given.read_text()) if body]
+    for body in bodies:
+        body["webhooks"] = [
+            hook for hook in body["webhooks"] if any(part in hook["clientConfig"]["service"]["path"] for part in HOOKS)
+        ]
+    (directory / "kueue-hooks").mkdir()
+    (directory / "kueue-hooks" / "webhooks.yaml").write_text(yaml.safe_dump_all(bodies))
+    return directory / "kueue-hooks" / "webhooks.yaml"
+
+
 @pytest.fixture(scope="module")
 def kueue(native: RealCluster) -> Iterator[RealCluster]:
     """With Kueue, our scheduler that answers its check, and a queue with more quota than there is room."""
     manager = program("kueue-manager")
     definitions = Path(manager).parent / "kueue-crds"
-    if not definitions.is_dir():
-        pytest.skip(f"the definitions of Kueue are not in {definitions}")
+    hooks = definitions / "webhooks.yaml"
+    if not hooks.is_file():
+        pytest.skip(f"the definitions and webhooks of Kueue are not in {definitions}")
     if not METRICS.is_file():
         pytest.skip(f"kueue-manager needs a certificate in {METRICS.parent}")
-    native.kubectl("apply", "--server-side", "-f", str(definitions))
+    native.define(definitions)
+    native.start_controller_manager()
     native.kubectl("apply", "-f", str(DEPLOY / "components" / "kueue" / "role.yaml"))
     native.namespace("kueue-system")
     native.start("scheduler", "--kueue")
+    port, bundle = free_port(), serving_certificate(native.directory)
     process = Process(
         native.directory / "kueue.log",
         manager,
-        f"--config={settings(native.directory)}",
+        f"--config={settings(native.directory, port)}",
         f"--kubeconfig={native.kubeconfig}",
         "--feature-gates=VisibilityOnDemand=false",
     )
     native.parts.append(process)
+    process.wait_for_log("Serving webhook server", 120)
+    native.webhooks_of(served_webhooks(hooks, native.directory), port, bundle)
     typed = {"apiVersion": "kueue.x-k8s.io/v1beta2"}
     check = {"metadata": {"name": "placement"}, "spec": {"controllerName": CONTROLLER}}
     native.create(f"{API}/admissionchecks", {**typed, "kind": "AdmissionCheck", **check})
@@ -114,3 +132,46 @@ def test_kueue_admits_a_workload_only_with_a_place_for_all_its_pod_sets(kueue: R
     assert not admitted(kueue, "second")
     kueue.ask("DELETE", f"{API}/namespaces/kueue/workloads/first")
     eventually(lambda: admitted(kueue, "second"), "the second workload is admitted", 180)
+
+
+def test_a_job_starts_in_the_rack_that_kueue_assigned(kueue: RealCluster) -> None:
+    kueue.ask("DELETE", f"{API}/namespaces/kueue/workloads/second")
+    kind = "application/merge-patch+json"
+    for number in range(8):
+        labels = {RACK: f"r{number // 2}", POOL: "racks"}
+        kueue.ask("PATCH", f"/api/v1/nodes/node-{number}", {"metadata": {"labels": labels}}, kind=kind)
+    flavor = {"name": "racks", "resources": [{"name": "cpu", "nominalQuota": str(QUOTA)}]}
+    made = (
+        ("topologies", "Topology", "racks", {"levels": [{"nodeLabel": RACK}]}),
+        ("resourceflavors", "ResourceFlavor", "racks", {"nodeLabels": {POOL: "racks"}, "topologyName": "racks"}),
+        ("clusterqueues", "ClusterQueue", "racks", {
+            "namespaceSelector": {},
+            "resourceGroups": [{"coveredResources": ["cpu"], "flavors": [flavor]}],
+            "admissionChecksStrategy": {"admissionChecks": [{"name": "placement"}]},
+        }),
+        ("namespaces/kueue/localqueues", "LocalQueue", "racks", {"clusterQueue": "racks"}),
+    )  # fmt: skip
+    for path, name_of_kind, name, spec in made:
+        typed = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": name_of_kind, "metadata": {"name": name}}
+        kueue.create(f"{API}/{path}", {**typed, "spec": spec})
+    high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+    kueue.create("/apis/scheduling.k8s.io/v1/priorityclasses", high)
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "5"}}}
+    pods = {
+        "schedulerName": "phalanx",
+        "restartPolicy": "Never",
+        "priorityClassName": "high",
+        "containers": [container],
+    }
+    template = {"metadata": {"annotations": {"kueue.x-k8s.io/podset-required-topology": RACK}}, "spec": pods}
+    job = {"parallelism": 2, "completions": 2, "completionMode": "Indexed", "template": template}
+    metadata = {"name": "train", "labels": {"kueue.x-k8s.io/queue-name": "racks"}}
+    suspended = kueue.create(
+        "/apis/batch/v1/namespaces/kueue/jobs",
+        {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": job},
+    )
+    assert suspended["spec"]["suspend"] is True
+    eventually(lambda: len(kueue.bound("kueue")) == 2, "the pods of the Job are bound", 180)
+    racks = {int(pod["spec"]["nodeName"].partition("-")[2]) // 2 for pod in kueue.pods("kueue")}
+    assert len(racks) == 1
+    assert kueue.forbidden() == []

@@ -38,9 +38,7 @@ def start_manager(cluster: RealCluster, name: str, api: str) -> Process:
         "internalCertManagement": {"enable": False},
     }
     (directory / "config.yaml").write_text(yaml.safe_dump(config))
-    for file in definitions.glob("*.yaml"):
-        if file != hooks:
-            cluster.kubectl("apply", "--server-side", "-f", str(file))
+    cluster.define(definitions)
     process = Process(
         cluster.directory / f"{name}.log",
         manager,

@@ -293,6 +293,27 @@ class RealCluster:
             hook["clientConfig"]["url"] = f"https://localhost:{port}{service['path']}"
         self.ask("PUT", path, configuration)
 
+    def define(self, definitions: Path) -> None:
+        """Apply the definitions of another project, webhooks excluded, and wait until all their kinds are served."""
+        for file in sorted(definitions.glob("*.yaml")):
+            if file.name == "webhooks.yaml":
+                continue
+            self.kubectl("apply", "--server-side", "-f", str(file))
+            for body in yaml.safe_load_all(file.read_text()):
+                spec = body["spec"]
+                for version in (each["name"] for each in spec["versions"] if each["served"]):
+                    path = f"/apis/{spec['group']}/{version}/{spec['names']['plural']}"
+                    eventually(lambda path=path: self._served(path), f"{path} is served", 60)
+
+    def _served(self, path: str) -> bool:
+        try:
+            self.ask("GET", f"{path}?limit=1")
+            return True
+        except Refused as problem:
+            if problem.code not in (404, 503):
+                raise
+            return False
+
     def webhooks_of(self, manifests: Path, port: int, bundle: str) -> None:
         """Apply the webhook configurations of another project; its webhook listens on a port here."""
         for body in yaml.safe_load_all(manifests.read_text()):

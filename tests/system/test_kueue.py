@@ -177,6 +177,32 @@ def test_counts_flavors_and_pod_sets_are_those_that_kueue_will_start() -> None:
     assert "schedulingGates" not in main and driver["nodeSelector"] == {"pool": "x"}
 
 
+def test_the_place_is_in_the_domains_that_kueue_assigned() -> None:
+    slices = [
+        {
+            "domainCount": 2,
+            "valuesPerLevel": [
+                {"universal": "r1"},
+                {"individual": {"prefix": "n-", "roots": ["2", "3"], "suffix": "x"}},
+            ],
+            "podCounts": {"individual": [1, 2]},
+        },
+        {
+            "domainCount": 1,
+            "valuesPerLevel": [{"universal": "r2"}, {"universal": "n-9"}],
+            "podCounts": {"universal": 1},
+        },
+    ]
+    topology = {"levels": [RACK, "kubernetes.io/hostname"], "slices": slices}
+    assigned = {"name": "main", "count": 4, "flavors": {}, "topologyAssignment": topology}
+    workload = {"metadata": {"name": "w", "namespace": "ns"}, "spec": {"podSets": [pod_set(4)]}}
+    status = {"admission": {"podSetAssignments": [assigned]}}
+    found = manifests_of({**workload, "status": status}, {})
+    selectors = [each["spec"]["nodeSelector"] for each in found if each["kind"] == "Pod"]
+    pairs = [(each[RACK], each["kubernetes.io/hostname"]) for each in selectors]
+    assert pairs == [("r1", "n-2x"), ("r1", "n-3x"), ("r1", "n-3x"), ("r2", "n-9")]
+
+
 def test_pod_sets_of_one_group_get_one_domain(up: LocalCluster) -> None:
     """As Kueue makes them of a LeaderWorkerSet with `kueue.x-k8s.io/podset-group-name`."""
     together = {"required": RACK, "podSetGroupName": "replica"}

@@ -248,10 +248,34 @@ def _gang(workload: Json, pod_set: Json, assignment: Json, flavors: dict[str, Js
     spec["priorityClassName"] = more.get("priorityClassName") or ""
     spec["schedulingGroup"] = {"podGroupName": group}
     template = pod_set["template"].get("metadata") or {}
+    domains = _assigned_domains(assignment)
     for number in range(count):
+        if number < len(domains):
+            spec = {**spec, "nodeSelector": {**(spec.get("nodeSelector") or {}), **domains[number]}}
         about = {"name": f"{group}-{number}", "namespace": namespace}
         about |= {key: template[key] for key in ("labels", "annotations") if template.get(key)}
         yield {"apiVersion": "v1", "kind": "Pod", "metadata": about, "spec": spec}
+
+
+def _assigned_domains(assignment: Json) -> list[dict[str, str]]:
+    """Return the node selector of each pod by Kueue's own topology assignment; empty if it made none."""
+    topology = assignment.get("topologyAssignment") or {}
+    found: list[dict[str, str]] = []
+    for part in topology.get("slices") or ():
+        counts = part["podCounts"]
+        for number in range(part["domainCount"]):
+            values = [_value(each, number) for each in part["valuesPerLevel"]]
+            pods = counts["universal"] if "universal" in counts else counts["individual"][number]
+            found += [dict(zip(topology["levels"], values, strict=True))] * pods
+    return found
+
+
+def _value(values: Json, number: int) -> str:
+    """Return the label value of a domain of a slice at one level."""
+    if "universal" in values:
+        return str(values["universal"])
+    each = values["individual"]
+    return f"{each.get('prefix') or ''}{each['roots'][number]}{each.get('suffix') or ''}"
 
 
 def _priority_class(pod_sets: Iterable[Json]) -> Json:
