@@ -139,6 +139,48 @@ def test_a_jobset_goes_on_with_any_number_of_restarts(restarts: int) -> None:
     asyncio.run(scenario())
 
 
+FAILED: Json = {"status": {"conditions": [{"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}]}}
+DAMAGE = [
+    ("LeaderWorkerSet", "StatefulSet", "annotations", "leaderworkerset.sigs.k8s.io/replicas"),
+    ("JobSet", "Job", "labels", "jobset.sigs.k8s.io/job-index"),
+    ("JobSet", "Job", "labels", "jobset.sigs.k8s.io/restart-attempt"),
+]
+
+
+@pytest.mark.parametrize(("kind", "made", "where", "key"), DAMAGE)
+def test_reconcilers_survive_what_a_user_made_of_their_labels(
+    kind: str, made: str, where: str, key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False, controllers=False) as cluster:
+            await cluster.create("PriorityClass", "high", value=5)
+            await cluster.create(kind, "x", **FULL[kind])
+            await reconcile_everything(cluster, await cluster.start_controllers())
+            await cluster.kill_controllers()
+            for value in ("x", "-1", "9" * 5000 if where == "annotations" else "9" * 60, None):
+                for obj in cluster.all(made):
+                    await cluster.patch(made, obj["metadata"]["name"], {"metadata": {where: {key: value}}})
+                    if made == "Job" and not obj.get("status", {}).get("conditions"):
+                        await cluster.patch("Job", obj["metadata"]["name"], FAILED, subresource="status")
+                await reconcile_everything(cluster, await cluster.start_controllers())
+                await cluster.kill_controllers()
+            assert not [entry for entry in caplog.records if entry.levelno >= logging.ERROR]
+
+    asyncio.run(scenario())
+
+
+def test_a_cron_job_whose_last_run_is_in_the_future_waits(caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with world(nodes=0, scheduler=False, controllers=False) as cluster:
+            await cluster.create("CronJob", "x", **FULL["CronJob"])
+            last = {"status": {"lastScheduleTime": "9999-12-31T23:59:59Z"}}
+            await cluster.patch("CronJob", "x", last, subresource="status")
+            await reconcile_everything(cluster, await cluster.start_controllers())
+            assert cluster.all("Job") == [] and not [e for e in caplog.records if e.levelno >= logging.ERROR]
+
+    asyncio.run(scenario())
+
+
 def test_a_job_counts_no_further_than_its_status_can() -> None:
     counted = {"succeeded": MAX_INT32, "failed": MAX_INT32}
     job = {"spec": {}, "status": {**counted, "uncountedTerminatedPods": {"succeeded": ["a"], "failed": ["b"]}}}

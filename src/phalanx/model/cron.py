@@ -65,6 +65,8 @@ class Schedule(msgspec.Struct, frozen=True):
 
     def latest_between(self, start: float, end: float) -> float | None:
         """Return the last time after `start` and not after `end`, without visiting all missed times."""
+        if start >= end:
+            return None
         if self.every:
             rounds = int(end - int(start)) // self.every
             return float(int(start) + rounds * self.every) if rounds > 0 else None

@@ -42,7 +42,7 @@ from phalanx.controllers.workloads.jobset.jobs import (
 )
 from phalanx.controllers.workloads.jobset.observed_state import ObservedJobSet
 from phalanx.controllers.workloads.jobset.shape import JobSetShape, job_name, shape_of
-from phalanx.controllers.workloads.jobset.status import children_of, counters
+from phalanx.controllers.workloads.jobset.status import children_of, counters, number_of
 
 NAME = "jobset-controller"
 MANAGED_BY = "jobset.sigs.k8s.io/jobset-controller"
@@ -321,7 +321,7 @@ class JobSetController(Controller):
         if deleting(job):
             return
         if job["spec"].get("suspend"):
-            index = int((job["metadata"].get("labels") or {}).get(JOB_INDEX) or 0)
+            index = number_of(job, JOB_INDEX)
             wanted = self._body(look, item, index, grouping)
             if link_of(job) != link_of(wanted):
                 await self._delete_jobs([job])  # a template's group is immutable; nothing runs, so recreate the Job

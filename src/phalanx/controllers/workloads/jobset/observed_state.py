@@ -8,9 +8,9 @@ from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import Key
 from phalanx.controllers.runtime.status import set_condition
-from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, PART, items_of, replicas_of
+from phalanx.controllers.workloads.jobset.jobs import JOB_INDEX, items_of, replicas_of
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE
-from phalanx.controllers.workloads.jobset.status import Children, attempt_of, started, waits
+from phalanx.controllers.workloads.jobset.status import Children, attempt_of, number_of, part_of, started, waits
 from phalanx.model.annotation_values import MAX_INT32
 from phalanx.model.kinds import Json
 
@@ -95,10 +95,11 @@ class ObservedJobSet:
             self.status["restartsCountTowardsMax"] = min(counted, MAX_INT32)
 
     def restart_job(self, job: Json, *, counts: bool) -> None:
-        labels = job["metadata"]["labels"]
-        part, index = labels[PART], int(labels[JOB_INDEX])
+        part, index, entries = part_of(job), number_of(job, JOB_INDEX), self.entries()
+        if part not in entries:
+            return  # a user changed the label: nothing counts this Job
         replicas = next(replicas_of(i) for i in items_of(self.jobset) if i["name"] == part)
-        entry = copy.deepcopy(self.entries()[part])
+        entry = copy.deepcopy(entries[part])
         for field in ("jobRestarts", "jobRestartsCountTowardsMax") if counts else ("jobRestarts",):
             numbers = list(entry.get(field) or [0] * replicas)
             if index < len(numbers):

@@ -10,6 +10,8 @@ from phalanx.controllers.workloads.jobset.jobs import ATTEMPT, JOB_ATTEMPT, JOB_
 from phalanx.model.annotation_values import MAX_INT32
 from phalanx.model.kinds import Json
 
+_DIGITS = 10  # of the largest int32
+
 
 class Children(msgspec.Struct):
     active: list[Json] = msgspec.field(default_factory=list)
@@ -23,7 +25,7 @@ class Children(msgspec.Struct):
         return {job["metadata"]["name"] for job in every}
 
     def of(self, part: str) -> list[Json]:
-        return [job for job in self.active if _label(job, PART) == part]
+        return [job for job in self.active if part_of(job) == part]
 
 
 def attempt_of(status: Json) -> int:
@@ -37,9 +39,9 @@ def children_of(jobset: Json, jobs: list[Json]) -> Children:
     single = {entry["name"]: entry.get("jobRestarts") or [] for entry in status.get("replicatedJobsStatus") or ()}
     found = Children()
     for job in jobs:
-        restarts, index = single.get(_label(job, PART)) or [], int(_label(job, JOB_INDEX) or 0)
+        restarts, index = single.get(part_of(job)) or [], number_of(job, JOB_INDEX)
         own = restarts[index] if index < len(restarts) else 0
-        if int(_label(job, ATTEMPT) or 0) < attempt or int(_label(job, JOB_ATTEMPT) or 0) < own:
+        if number_of(job, ATTEMPT) < attempt or number_of(job, JOB_ATTEMPT) < own:
             found.previous.append(job)
             continue
         entry = outcome(job)
@@ -60,8 +62,8 @@ def counters(jobset: Json, children: Children) -> list[Json]:
         entry: Json = {
             "name": name,
             "ready": sum(map(_is_ready, active)),
-            "succeeded": sum(_label(job, PART) == name for job in children.successful),
-            "failed": sum(_label(job, PART) == name for job in children.failed),
+            "succeeded": sum(part_of(job) == name for job in children.successful),
+            "failed": sum(part_of(job) == name for job in children.failed),
             "active": sum(int((job.get("status") or {}).get("active") or 0) > 0 for job in active),
             "suspended": sum(bool(job["spec"].get("suspend")) for job in active),
         }
@@ -92,6 +94,17 @@ def waits(item: Json, items: dict[str, Json], entries: dict[str, Json]) -> bool:
         elif not started(other, entry):
             return True
     return False
+
+
+def part_of(job: Json) -> str:
+    """Return the name of the ReplicatedJob of a Job."""
+    return _label(job, PART)
+
+
+def number_of(job: Json, key: str) -> int:
+    """Return a number that we wrote as a label, 0 if a user made something else of it."""
+    text = _label(job, key)
+    return int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else 0
 
 
 def _label(job: Json, key: str) -> str:

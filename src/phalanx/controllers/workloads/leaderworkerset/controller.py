@@ -261,11 +261,12 @@ class LeaderWorkerSetController(Controller):
             return None
         spec = look.leader_set["spec"]
         rolling = (spec.get("updateStrategy") or {}).get("rollingUpdate") or {}
+        announced = n.annotation(look.leader_set, n.REPLICAS)
         return Leaders(
             replicas=int(spec.get("replicas", 1)),
             partition=int(rolling.get("partition") or 0),
             revision=n.label(look.leader_set, n.REVISION),
-            announced=int(n.annotation(look.leader_set, n.REPLICAS) or look.allowed.replicas),
+            announced=int(announced) if announced.isdecimal() and len(announced) <= 10 else look.allowed.replicas,
         )
 
     # ---- groups
