@@ -406,3 +406,17 @@ def test_parents_in_a_cycle_are_named() -> None:
     run.see(pod_group("g").gang(1).parent("a"), pod("g-0").group("g"))
     run.step()
     assert run.why("CompositePodGroup", "a").headline.startswith("Cyclic parents: a -> b -> a")
+
+
+def test_what_if_names_what_holds_a_unit_and_ends_at_parents_in_a_cycle() -> None:
+    def headline(*builders: object) -> str:
+        (unit,) = ask(cluster(), *builders).items
+        assert not unit.fits
+        return unit.headline
+
+    assert headline(pod_group("g").gang(3), pod("g-0").group("g")) == "Waits until pods are created: g has 1 of 3"
+    gated = (pod(f"g-{i}").gate("example.com/wait").group("g") for i in range(2))
+    assert headline(pod_group("g").gang(2), *gated) == "2 of its 2 pods have scheduling gate example.com/wait"
+    tree = (composite("a").gang(1).parent("b"), composite("b").gang(1).parent("a"))
+    text = headline(*tree, pod_group("g").gang(1).parent("a"), pod("g-0").group("g"))
+    assert text.startswith("Cyclic parents: a -> b -> a")

@@ -54,14 +54,7 @@ def of_gate(state: ClusterState, unit: SchedulingUnit, gate: Gate) -> str:
     """Return the sentence for a unit that may not be tried yet, from what its pods lack, else from the gate."""
     plugin, message = gate
     pods = [record.pod for record in unit.records.values() if record.pod is not None]
-    gated = [pod for pod in pods if pod.spec.scheduling_gates]
-    names = dict.fromkeys(each.name for pod in gated for each in pod.spec.scheduling_gates or ())
-    if names:
-        what = f"scheduling gate{'s' * (len(names) > 1)} {few(names, 'and')}"
-        if len(pods) == 1:
-            return f"Waits until its {what} {'are' if len(names) > 1 else 'is'} removed"
-        return f"{len(gated)} of its {len(pods)} pods {'has' if len(gated) == 1 else 'have'} {what}"
-    if sentence := _claims_to_come(pods):
+    if sentence := gates_sentence(pods) or _claims_to_come(pods):
         return sentence
     missing = dict.fromkeys(
         use.claim
@@ -73,6 +66,19 @@ def of_gate(state: ClusterState, unit: SchedulingUnit, gate: Gate) -> str:
         (namespace, _), *_ = missing
         return f"ResourceClaim {few((name for _, name in missing), 'and')} does not exist in namespace {namespace}"
     return f"Held by {plugin}: {message}" if plugin and unit.group is None else sentence_case(message)
+
+
+def gates_sentence(all_pods: Iterable[Pod | None]) -> str:
+    """Return the sentence for pods of a unit with scheduling gates; empty if none has any."""
+    pods = [pod for pod in all_pods if pod is not None]
+    gated = [pod for pod in pods if pod.spec.scheduling_gates]
+    names = dict.fromkeys(each.name for pod in gated for each in pod.spec.scheduling_gates or ())
+    if not names:
+        return ""
+    what = f"scheduling gate{'s' * (len(names) > 1)} {few(names, 'and')}"
+    if len(pods) == 1:
+        return f"Waits until its {what} {'are' if len(names) > 1 else 'is'} removed"
+    return f"{len(gated)} of its {len(pods)} pods {'has' if len(gated) == 1 else 'have'} {what}"
 
 
 def _claims_to_come(pods: Iterable[Pod]) -> str:

@@ -19,6 +19,7 @@ from phalanx.engine.explain.demand import enough_nodes
 from phalanx.engine.explain.device_hints import devices_of, for_devices
 from phalanx.engine.explain.plans import planned
 from phalanx.engine.explain.relax import for_pod, relaxations
+from phalanx.engine.explain.sentences import gates_sentence, missing_in_tree
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
     GroupPlace,
@@ -207,7 +208,9 @@ class AskedUnits:
 
     def _existing_above(self, name: str | None, namespace: str) -> None:
         """Copy existing ancestors as they are, without their other children."""
-        while name:
+        seen: set[str] = set()
+        while name and name not in seen:  # parents may be in a cycle
+            seen.add(name)
             key = GroupKey("CompositePodGroup", namespace, name)
             known = self.forest.group(key)
             if known is None:
@@ -217,7 +220,7 @@ class AskedUnits:
                 self.forest.put_composite(source)
                 known = self.forest.group(key)
             parent = known.spec.parent if known is not None and known.spec is not None else None
-            name = parent.name if parent is not None and parent != key else None
+            name = parent.name if parent is not None else None
 
     def roots(self) -> list[_Root]:
         found: dict[GroupKey, _Root] = {}
@@ -300,6 +303,9 @@ class AskedUnits:
             return of_group(verdict.proof, rules_of(self._cluster, shapes), verdict.reserved)
         if verdict.result == "rules":
             return rules_sentence(self.forest, root.records)
+        if verdict.result == "untried":  # members, a gate or an object are missing
+            missing = missing_in_tree(self.forest, root.key)[1] if root.key is not None else ""
+            return missing or gates_sentence(record.pod for record in root.records) or sentence_case(verdict.message)
         return of_nodes(reasons, columns.count, rules_of(self._cluster, shapes)) if reasons else ""
 
     def _first_start(self, unit: AttemptUnit, root: _Root) -> tuple[str, str]:
