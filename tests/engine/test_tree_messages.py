@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import why
 from phalanx.model.gates import Gates
+from phalanx.model.groups import COMPOSITE
 from phalanx.testing import Cluster
 from phalanx.testing.builders import composite, node, pod, pod_group
 
@@ -212,3 +214,21 @@ def test_a_group_whose_sibling_loses_a_pod_after_an_attempt_says_what_is_missing
     assert all(run.condition(name)[1] == "Unschedulable" for name in ("full", "short"))
     run.gone("Pod", "short-0").step()
     assert all("short has 1 of 2 pods" in run.condition(name)[2] for name in ("full", "short")), run.condition("full")
+
+
+def test_a_long_chain_of_parents_costs_few_writes_for_each_link() -> None:
+    cluster = Cluster()
+    for number in range(60):
+        cluster.see(composite(f"c{number:02}").parent(f"c{number + 1:02}"))
+        cluster.step()
+    assert len(cluster.of(d.SetGroupCondition)) < 60 * 8
+    assert cluster.condition("c00", COMPOSITE)[1:] == (
+        "Invalid",
+        "CompositePodGroup c00 is on level 6 or below, the hierarchy must not be deeper than 4 levels",
+    )
+    assert cluster.condition("c59", COMPOSITE)[1] == "WaitingForParent"
+    cluster.see(composite("c60").parent("c00")).step()
+    status, reason, message = cluster.condition("c30", COMPOSITE)
+    assert (status, reason) == ("False", "Invalid")
+    names = "c00 -> c01 -> c02 -> c03 -> c04 -> c05 -> c06 -> (54 more) -> c00"
+    assert message == f"cyclic parents: {names} (CompositePodGroups)"

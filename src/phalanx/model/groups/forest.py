@@ -294,7 +294,7 @@ class GroupForest:
             return None
         resolution = self.resolve(key)
         if resolution.cycle:
-            groups = sorted({g.key for member in resolution.cycle for g in self.tree(member) if g.spec is not None})
+            groups = sorted(g.key for g in self.tree(resolution.cycle[0]) if g.spec is not None)  # it is below itself
             return InvalidTree(tuple(groups), resolution.message)
         if resolution.root is None or not self._groups[resolution.root].bad:
             return None

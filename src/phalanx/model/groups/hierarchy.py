@@ -75,10 +75,17 @@ class InvalidTree(msgspec.Struct, frozen=True):
     message: str
 
 
+MOST_NAMES = 8  # of groups in the message about a cycle
+
+
 def cycle_text(cycle: tuple[GroupKey, ...]) -> str:
     if len(cycle) == 1:
         return f"cyclic parents: {cycle[0]} names itself as its parent"
-    return f"cyclic parents: {' -> '.join(k.name for k in (*cycle, cycle[0]))} (CompositePodGroups)"
+    names = [key.name for key in (*cycle, cycle[0])]
+    if len(names) > MOST_NAMES:
+        left = len(names) - MOST_NAMES
+        names[MOST_NAMES - 1 : -1] = [f"({left} more)"]
+    return f"cyclic parents: {' -> '.join(names)} (CompositePodGroups)"
 
 
 MAX_DEPTH = 4  # KEP-6012: levels of groups, leaf included

@@ -62,13 +62,19 @@ class UnitAdmission:
             self.without_parent(leaf)
 
     def without_parent(self, key: GroupKey) -> None:
-        """Report the missing ancestor to every existing group above and below this one."""
+        """Report the missing ancestor to every existing group above and below this one.
+
+        A group that is too deep is reported as such: it will never be scheduled, whatever comes above it.
+        """
         forest = self._forest
         missing = forest.resolve(key).missing
         if missing is None or missing == key:
             return
         for group in (*forest.tree(key), *forest.above(key)):
-            self._members.report(group.key, PARENTLESS, forest.resolve(group.key).message)
+            if group.problem is not None:
+                self._members.report(group.key, INVALID, group.problem)
+            else:
+                self._members.report(group.key, PARENTLESS, forest.resolve(group.key).message)
 
     def admit(
         self,
