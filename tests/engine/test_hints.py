@@ -10,7 +10,7 @@ import json
 from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.model.groups.expected_pods import CONTROLLERS, TO_COME
-from phalanx.testing.builders import node, pod, pod_group
+from phalanx.testing.builders import node, pod, pod_group, workload_policy
 from support.asked_engine import Asked, racks
 
 
@@ -94,3 +94,11 @@ def test_members_that_cannot_end_on_a_node_that_does_not_respond_are_named() -> 
     run.see(node("n1").cpu("8"))
     run.step()
     assert run.why("PodGroup", "train").hints == []
+
+
+def test_a_policy_with_a_wrong_value_is_named() -> None:
+    run = Asked().see(node("n1").cpu("4"), pod_group("g").gang(2), pod("g-0").cpu("1").group("g"))
+    run.see(workload_policy("p").target("PodGroup", "g").set(counts={"min": 9, "max": 3}))
+    run.step()
+    (hint,) = run.why("PodGroup", "g").hints
+    assert hint.startswith("WorkloadPolicy p: spec.counts.min: 9 is more than max, which is 3; such values are ignored")

@@ -310,6 +310,7 @@ class _Query:
             relaxations=changes,
             pods=pods_of(groups, key, self._engine.pods.records),
             hints=[
+                *filter(None, [groups.members.statuses.policies.refused(key)]),
                 *hints.for_group(groups.forest, key, self._engine.pods.records.values()),
                 *hints.unconfirmed_ends(groups.forest, key, self._engine.columns),
                 *(hints.of_others(self._engine, root.priority, root.records) if root is not None and waits else ()),

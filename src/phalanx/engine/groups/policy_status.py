@@ -53,6 +53,12 @@ class PolicyStatuses:
         for other in self._forest.policies.with_target(entry)[:MOST_TOUCHED] if entry is not None else ():
             self._touched[other.name] = None
 
+    def refused(self, key: GroupKey) -> str:
+        """Return what of the policy of a group is not in effect, and why; empty if all of it is."""
+        name = self._chosen.get(key)
+        written = self._written_statuses.get(name, ("", None))[1] if name is not None else None
+        return f"WorkloadPolicy {name[1]}: {written[2]}" if name and written and written[0] == "False" else ""
+
     @property
     def has_reports(self) -> bool:
         return bool(self._found)
