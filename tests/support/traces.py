@@ -69,7 +69,7 @@ def recording(path: Path, cordoned: str = "") -> Path:
                 recorded.apply(PodChanged(made.build()))
         for name, end in (("a", 100), ("b", 300)):
             if now == end:
-                for made in members[name]:
+                for made in members[name] * 2:  # an ended pod is written again, by its Job
                     recorded.apply(PodChanged(made.node(bound[made.build().metadata.name]).phase("Succeeded").build()))
         for decision in recorded.step(float(1000 + now), 100):
             if isinstance(decision, Bind):

@@ -151,6 +151,8 @@ class _Reader:
         key = f"{meta.namespace}/{meta.name}"
         job = self._job_of.get(key)
         if job is None:
+            if pod.status.phase in ENDED:
+                return  # its end was counted before
             group = spec.scheduling_group.pod_group_name if spec.scheduling_group else None
             name = f"{meta.namespace}/{group or meta.name}"
             job = self._jobs.get(name)

@@ -12,7 +12,10 @@ SHARE, SECONDS, NUMBER = "share", "seconds", "number"  # units of a comparison
 
 
 def hours(seconds: float | None) -> str:
-    return "-" if seconds is None else f"{seconds / 3600:.2f}h"
+    """Return a time in hours; in seconds if it is shorter than a tenth of an hour."""
+    if seconds is None:
+        return "-"
+    return f"{seconds / 3600:.2f}h" if abs(seconds) >= 360 else f"{seconds:.0f}s"
 
 
 def percent(share: float | None) -> str:
