@@ -186,7 +186,8 @@ def test_tenants_ask_through_the_service_proxy(deployed: Deployed) -> None:
 
     assert "pod/mine in team-a: pending" in eventually(answered, "an answer")
     other = ask("why", "pod/other", "-n", "default")
-    assert other.returncode == 2 and "is forbidden" in other.stderr
+    assert other.returncode == 2 and 'serviceaccounts "phalanx-asker" is forbidden' in other.stderr
+    assert 'in the namespace "default"' in other.stderr
     # The same token that asks the scheduler is of no use to the API server, and reaches nothing else there.
     spec = {"audiences": ["phalanx-scheduler"], "expirationSeconds": 600}
     path = "/api/v1/namespaces/team-a/serviceaccounts/phalanx-asker/token"

@@ -87,19 +87,20 @@ class ServiceProxy:
             if not own:
                 raise Forbidden("--own-token: this kubeconfig has no bearer token", kind="serviceaccounts")
             return own
-        refused: list[ApiProblem] = []
+        refused: dict[str, ApiProblem] = {}  # by namespace
         accounts = list(dict.fromkeys(self._accounts(own or "", namespace)))
         for home, name in accounts:
             try:
                 return await self._requested(home, name)
             except (Forbidden, NotFound) as problem:
-                refused.append(problem)
-        if all(isinstance(problem, NotFound) for problem in refused):
+                refused[home] = problem
+        if all(isinstance(problem, NotFound) for problem in refused.values()):
             tried = " and ".join(f"{home}/{name}" for home, name in accounts)
             raise NoService(f"no service account to ask with ({tried}); apply deploy/, which has one")
-        text = next(str(problem) for problem in refused if isinstance(problem, Forbidden))
+        forbidden = {home: problem for home, problem in refused.items() if isinstance(problem, Forbidden)}
+        refusal = forbidden.get(namespace) or next(iter(forbidden.values()))
         raise Forbidden(
-            f"{text}; the scheduler wants a token of a service account that you may create tokens for: {ACCOUNT} in "
+            f"{refusal}; the scheduler wants a token of a service account that you may create tokens for: {ACCOUNT} in "
             f"the namespace you ask about (deploy/tenant) or in {self._namespace}; or send your own with --own-token",
             kind="serviceaccounts",
         )
