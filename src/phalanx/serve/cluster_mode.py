@@ -8,8 +8,6 @@ from __future__ import annotations
 import asyncio
 import datetime
 import logging
-import random
-import socket
 import ssl
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
@@ -29,11 +27,12 @@ from phalanx.controllers.cluster_mode.linking import Abilities
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import in_cluster, load
 from phalanx.kube.group_api import GroupApi
-from phalanx.kube.lease import Elector, LeaseSettings
+from phalanx.kube.lease import LeaseSettings
 from phalanx.local.api.tls import Identity
 from phalanx.serve.callers import Callers
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.health import HealthServer, Secure, made_at_start
+from phalanx.serve.leadership import Leadership
 from phalanx.serve.metrics.at_scrape import AtScrape, counter
 from phalanx.serve.metrics.process import FAILURES, ProcessMetrics
 from phalanx.serve.remote import answered, connected, wait_for_server
@@ -97,10 +96,11 @@ class ClusterMode:
     """The process; `until_failure` raises its failure, also a lost lease."""
 
     def __init__(
-        self, settings: ClusterModeSettings, *, clock: Clock | None = None, before: Elector | None = None
+        self, settings: ClusterModeSettings, *, clock: Clock | None = None, before: Leadership | None = None
     ) -> None:
-        """before: the elector of an earlier instance that lost the lease."""
-        self._settings, self._clock, self._before = settings, clock or SystemClock(), before
+        """before: that of an earlier instance, which lost the lease."""
+        self._settings, self._clock = settings, clock or SystemClock()
+        self._leadership = Leadership(settings.lease if settings.leader_elect else None, self._clock, before)
         self._http: HttpClient | None = None
         self.controllers: ClusterControllers | None = None
         self.webhook: WebhookServer | None = None
@@ -109,7 +109,6 @@ class ClusterMode:
         self._tls: ssl.SSLContext | None = None  # context of the webhook
         self._tasks: list[asyncio.Task[None]] = []
         self._checks: asyncio.Task[None] | None = None
-        self._elector: Elector | None = None
         self._trusted = False  # whether the webhook configuration is known to contain our CA
 
     async def start(self) -> None:
@@ -123,12 +122,12 @@ class ClusterMode:
 
     async def _check(self, client: HttpClient) -> None:
         """Log rights and resources that the cluster lacks."""
-        settings = self._settings
-        rights = (*CONTROLLER_RIGHTS, *(of_lease(settings.lease) if settings.leader_elect else ()))
+        lease = self._leadership.lease
+        rights = (*CONTROLLER_RIGHTS, *(of_lease(lease) if lease is not None else ()))
         await report_missing_rights(client, rights)
         await report_outdated_resources(GroupApi(client), lambda path: client.request("GET", path))
-        if settings.leader_elect:
-            await report_other_holders(client, settings.lease, self._clock, "--namespace")
+        if lease is not None:
+            await report_other_holders(client, lease, self._clock, "--namespace")
 
     async def start_with(self, client: Client, ask: Ask, callers: Callers | None = None) -> None:
         """Start with a given client. `callers`: authorises callers of the address with TLS."""
@@ -147,23 +146,13 @@ class ClusterMode:
         if settings.secure is not None and callers is not None and self.health is not None:
             tls = self._tls or made_at_start(self._clock.now())
             await self.health.start_secure(Secure(settings.secure, tls, callers))
-        self._tasks.append(asyncio.create_task(self._work(client, controllers), name="work"))
+        self._tasks.append(asyncio.create_task(self._leadership.run(client, controllers.work), name="work"))
         ready = asyncio.create_task(controllers.ready.wait())
         done, _ = await asyncio.wait({ready, *self._tasks}, return_when=asyncio.FIRST_COMPLETED)
         if ready not in done:
             ready.cancel()
         for task in done - {ready}:
             task.result()
-
-    async def _work(self, client: Client, controllers: ClusterControllers) -> None:
-        if not self._settings.leader_elect:
-            await controllers.work()
-            return
-        identity = f"{socket.gethostname()}_{random.SystemRandom().getrandbits(64):016x}"
-        before = self._before
-        made = before.successor(client, identity) if before is not None else None
-        self._elector = made or Elector(client, self._settings.lease, identity, self._clock)
-        await self._elector.lead(controllers.work)
 
     async def _serve_webhook(self, client: Client, controllers: ClusterControllers, listen: Listen) -> None:
         settings = self._settings
@@ -208,15 +197,10 @@ class ClusterMode:
         registry = CollectorRegistry()
         AtScrape(registry, self._counts)
         if self._http is not None:
-            ProcessMetrics(
-                registry,
-                self._http,
-                lease=settings.lease.name if settings.leader_elect else "",
-                leading=lambda: self._elector is not None and self._elector.leading,
-            )
+            ProcessMetrics(registry, self._http, self._leadership)
         watchdog = Watchdog(
             lambda: self.controllers.informers if self.controllers is not None else [],
-            lambda: self._elector.overdue if self._elector is not None else 0.0,
+            lambda: self._leadership.overdue,
         )
         self._tasks.append(asyncio.create_task(watchdog.run(), name="watchdog"))
         self.health = HealthServer(
@@ -246,7 +230,7 @@ class ClusterMode:
             settings = replace(settings, health=replace(settings.health, port=self.health.port))
         if settings.secure is not None and self.health is not None:
             settings = replace(settings, secure=replace(settings.secure, port=self.health.secure_port))
-        return ClusterMode(settings, clock=self._clock, before=self._elector)
+        return ClusterMode(settings, clock=self._clock, before=self._leadership)
 
     async def until_failure(self) -> None:
         done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)

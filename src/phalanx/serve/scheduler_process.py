@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
-import socket
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -20,12 +18,13 @@ from phalanx.base.tasks import cause_of_end, end, run_restarting
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
 from phalanx.kube.group_api import GroupApi
-from phalanx.kube.lease import Elector, LeaseSettings
+from phalanx.kube.lease import LeaseSettings
 from phalanx.kube.observed_client import PacedClient
 from phalanx.model.gates import Gates
 from phalanx.serve.callers import Callers, Guarded
 from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.health import HealthServer, Secure, made_at_start
+from phalanx.serve.leadership import Leadership
 from phalanx.serve.metrics.process import ProcessMetrics
 from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.paths import PATHS
@@ -89,22 +88,21 @@ class SchedulerProcess:
         *,
         clock: Clock | None = None,
         dashboard: MakeInCluster | None = None,
-        before: Elector | None = None,
+        before: Leadership | None = None,
     ) -> None:
-        """before: the elector of an earlier instance that lost the lease."""
-        self._settings, self._before = settings, before
+        """before: that of an earlier instance, which lost the lease."""
+        self._settings = settings
         self._make_dashboard = dashboard
         self._dashboard: InCluster | None = None
         self._showing: asyncio.Task[None] | None = None
         self._clock = clock or SystemClock()
-        self._rng = random.Random()  # system seed; its values are not secret
+        self._leadership = Leadership(self._lease() if settings.leader_elect else None, self._clock, before)
         self._client: HttpClient | None = None
         self.parts: SchedulerParts | None = None
         self.health: HealthServer | None = None
         self._task: asyncio.Task[None] | None = None
         self._watching: list[asyncio.Task[None]] = []
         self._checks: asyncio.Task[None] | None = None
-        self._elector: Elector | None = None
 
     def _connection(self) -> Connection:
         settings = self._settings
@@ -124,14 +122,11 @@ class SchedulerProcess:
             settings.gates,
             self._clock,
             writer=groups,
-            may_act=lambda: self._elector is None or self._elector.holds,
+            may_act=lambda: self._leadership.may_act,
         )
         service = parts.service
-        lease = self._lease().name if settings.leader_elect else ""
-        ProcessMetrics(parts.metrics.registry, client, lease=lease, leading=self._leads, gates=settings.gates)
-        watchdog = Watchdog(
-            lambda: service.informers, lambda: self._elector.overdue if self._elector is not None else 0.0
-        )
+        ProcessMetrics(parts.metrics.registry, client, self._leadership, settings.gates)
+        watchdog = Watchdog(lambda: service.informers, lambda: self._leadership.overdue)
         self._watching.append(asyncio.create_task(watchdog.run(), name="watchdog"))
         callers = Callers(client)
         self.health = HealthServer(
@@ -148,7 +143,8 @@ class SchedulerProcess:
         self._checks = asyncio.create_task(self._check(client, groups), name="checks")
         if self._dashboard is not None:
             self._showing = asyncio.create_task(run_restarting("the dashboard", self._dashboard.run), name="dashboard")
-        self._task = asyncio.create_task(self._run(client, parts), name="the scheduler")
+        work = self._leadership.run(client, parts.run, lambda: parts.service.settled)
+        self._task = asyncio.create_task(work, name="the scheduler")
         ready = asyncio.create_task(self._ready(service))
         await asyncio.wait({ready, self._task}, return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
@@ -157,7 +153,7 @@ class SchedulerProcess:
 
     async def _check(self, client: HttpClient, groups: GroupApi) -> None:
         """Log rights and resources that the cluster lacks."""
-        lease = self._lease() if self._settings.leader_elect else None
+        lease = self._leadership.lease
         await report_missing_rights(client, (*SCHEDULER_RIGHTS, *(of_lease(lease) if lease is not None else ())))
         await report_outdated_resources(groups, lambda path: client.request("GET", path))
         if lease is not None:
@@ -175,19 +171,10 @@ class SchedulerProcess:
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
         if self._make_dashboard is not None:
             self._dashboard = self._make_dashboard(
-                parts.service, parts.diagnostics, guarded, client, self._clock, self.leader
+                parts.service, parts.diagnostics, guarded, client, self._clock, lambda: self._leadership.leader
             )
             routes |= self._dashboard.routes()
         return routes
-
-    def _leads(self) -> bool:
-        return self._elector is not None and self._elector.leading
-
-    def leader(self) -> str | None:
-        """Return the host name (pod name) of the leader; None if it is this process."""
-        if not self._settings.leader_elect or self._leads():
-            return None
-        return self._elector.holder.rpartition("_")[0] if self._elector is not None else ""
 
     async def _ready(self, service: SchedulerService) -> None:
         """Wait until ready; a standby is ready, too."""
@@ -204,18 +191,6 @@ class SchedulerProcess:
             election.retry_period,
         )
 
-    async def _run(self, client: HttpClient, parts: SchedulerParts) -> None:
-        settings = self._settings
-        if not settings.leader_elect:
-            await parts.run()
-            return
-        lease = self._lease()
-        identity = f"{socket.gethostname()}_{self._rng.getrandbits(64):016x}"
-        before = self._before
-        made = Elector(client, lease, identity, self._clock) if before is None else before.successor(client, identity)
-        self._elector = made
-        await self._elector.lead(parts.run, lambda: parts.service.settled)
-
     def again(self) -> SchedulerProcess:
         """Return a standby at the same address with new caches and a new engine."""
         settings, health = self._settings, self.health
@@ -225,7 +200,7 @@ class SchedulerProcess:
                 settings = msgspec.structs.replace(settings, secure=replace(settings.secure, port=health.secure_port))
         if settings.record is not None:
             settings = msgspec.structs.replace(settings, record=next_recording(settings.record))
-        return SchedulerProcess(settings, clock=self._clock, dashboard=self._make_dashboard, before=self._elector)
+        return SchedulerProcess(settings, clock=self._clock, dashboard=self._make_dashboard, before=self._leadership)
 
     async def until_failure(self) -> None:
         tasks = [task for task in (self._task, *self._watching) if task is not None]
@@ -235,8 +210,7 @@ class SchedulerProcess:
     @property
     def _acting(self) -> bool:
         """Return True if it may have begun to write: its caches are filled, and it has the lease if needed."""
-        leads = not self._settings.leader_elect or self._leads()
-        return leads and self.parts is not None and self.parts.service.synced
+        return self._leadership.leads and self.parts is not None and self.parts.service.synced
 
     async def stop(self) -> None:
         if self.parts is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, ProcessCollector
@@ -11,6 +11,7 @@ from prometheus_client.core import Metric
 
 from phalanx.kube.client import HttpClient
 from phalanx.model.gates import Gates
+from phalanx.serve.leadership import Leadership
 from phalanx.serve.metrics.at_scrape import AtScrape, counter, gauge
 from phalanx.serve.metrics.histograms import Histograms
 
@@ -23,14 +24,11 @@ class ProcessMetrics:
         self,
         registry: CollectorRegistry,
         client: HttpClient,
-        *,
-        lease: str = "",
-        leading: Callable[[], bool] = lambda: False,
+        leadership: Leadership,
         gates: Gates | None = None,
     ) -> None:
-        """`lease`: its name, if the process takes part in a leader election; `leading` is then the result."""
         self._host = urlsplit(client.server).netloc
-        self._lease, self._leading, self._gates = lease, leading, gates
+        self._leadership, self._gates = leadership, gates
         self._answers: Tally[tuple[str, str, str]] = Tally()  # by code, method and host
         self._durations = Histograms(
             "rest_client_request_duration_seconds",
@@ -50,9 +48,10 @@ class ProcessMetrics:
     def _read(self) -> Iterable[Metric]:
         text = "Calls of the API server by status code, watches excluded."
         yield counter("rest_client_requests", text, ["code", "method", "host"], self._answers)
-        if self._lease:
+        if (lease := self._leadership.lease) is not None:
             text = "1 if this process leads, 0 if it is a standby."
-            yield gauge("leader_election_master_status", text, ["name"], {self._lease: float(self._leading())})
+            elected = {lease.name: float(self._leadership.elected)}
+            yield gauge("leader_election_master_status", text, ["name"], elected)
         if self._gates is not None:
             on = {(name, ""): float(value) for name, value in self._gates.as_dict().items()}
             yield gauge("kubernetes_feature_enabled", "1 if a feature gate is on.", ["name", "stage"], on)
