@@ -131,15 +131,18 @@ class ClusterCheck:
         if not group:
             todo = "kubectl apply -k deploy/overlays/custom-resources, or switch the gate GenericWorkload on (1.37)"
             return Check("groups", FAILS, "no PodGroups are served", todo)
-        for wait in (PUBLISHED_AFTER, 0.0):
-            outdated = await outdated_resources(lambda path: self._client.request("GET", path), native=api.native)
-            if outdated:
-                await asyncio.sleep(wait)
+        outdated = await self._outdated(api)
+        if outdated:
+            await asyncio.sleep(PUBLISHED_AFTER)  # they may just have been applied
+            outdated = await self._outdated(api)
         if outdated:
             todo = "kubectl apply -k deploy/ (the custom resources of this version)"
             return Check("groups", FAILS, f"custom resources are outdated: {'; '.join(outdated)}", todo)
         where = {NATIVE: f"Kubernetes serves them ({NATIVE})", CUSTOM: f"custom resources ({CUSTOM})"}[group]
         return Check("groups", WORKS, f"PodGroups: {where}")
+
+    async def _outdated(self, api: GroupApi) -> list[str]:
+        return await outdated_resources(lambda path: self._client.request("GET", path), native=api.native)
 
     async def _gates(self) -> Check:
         text = (await self._client.request("GET", "/metrics", plain=True)).decode(errors="replace")
