@@ -8,7 +8,7 @@ import pytest
 
 from support.local_cluster import LocalCluster
 from support.manifests import pod
-from support.raw_http import PARTIAL, TABLE
+from support.raw_http import PARTIAL, TABLE, raw, request
 
 
 @pytest.fixture
@@ -217,3 +217,30 @@ def test_quiet_watchers_get_bookmarks_that_move_on(
         while int(mark["metadata"]["resourceVersion"]) < int(elsewhere["metadata"]["resourceVersion"]):
             kind, mark = watch.take(1)[0]
     assert kind == "BOOKMARK" and mark["kind"] == "Pod" and "name" not in mark["metadata"]
+
+
+def test_large_objects_are_sent_in_pieces_and_arrive_whole(server: LocalCluster, namespace: str) -> None:
+    """What is sent at once is kept for each connection whose client does not read."""
+    path = f"/api/v1/namespaces/{namespace}/configmaps"
+    sizes = {"a": 10, "b": 500_000, "c": 20, "d": 70_000, "e": 60_000, "f": 30}
+    for name, size in sizes.items():
+        server.create(
+            path, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": {"x": "y" * size}}
+        )
+    names = [*sizes, "kube-root-ca.crt"]
+    with server.watch(path) as watch:
+        events = [obj for _, obj in watch.take(len(names))]
+        assert {each["metadata"]["name"]: len(each["data"]["x"]) for each in events if "x" in each["data"]} == sizes
+        server.patch(f"{path}/a", {"data": {"x": "z" * 300_000}})
+        assert len(watch.take(1)[0][1]["data"]["x"]) == 300_000
+    sock = raw(server)
+    sock.sendall(request(server, f"GET {path}?watch=1&timeoutSeconds=1 HTTP/1.1"))
+    answer = sock.makefile("rb")
+    while answer.readline() != b"\r\n":
+        pass
+    chunks = []
+    while size := int(answer.readline(), 16):
+        chunks.append(size)
+        answer.read(size + 2)
+    sock.close()
+    assert sum(chunks) > 900_000 and max(chunks) <= 64 << 10

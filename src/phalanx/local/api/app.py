@@ -45,6 +45,7 @@ Question = Callable[[str, str, Mapping[str, str], bytes, Access | None], Awaitab
 
 log = logging.getLogger("phalanx.api")
 LEASES = "/apis/coordination.k8s.io/"  # a leader must be able to renew its lease under any load
+SENT_AT_ONCE = 64 << 10  # bytes of a stream
 YIELD_BYTES = 32 << 10
 _NOTHING: dict[str, str] = {}
 WITH_BODY = frozenset(("POST", "PUT", "PATCH", "DELETE"))
@@ -366,7 +367,9 @@ class App:
             # The headers must reach a client that waits for them before the first event.
             await send({"type": "http.response.body", "body": b"", "more_body": True})
             async for piece in stream:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                for start in range(0, len(piece), SENT_AT_ONCE):  # a connection buffers what is sent at once
+                    part = piece[start : start + SENT_AT_ONCE]
+                    await send({"type": "http.response.body", "body": part, "more_body": True})
                 if len(piece) > YIELD_BYTES:
                     # More pieces follow, and sending to a client that is gone never waits: without a
                     # turn for other requests a disconnect would not be noticed before all of it is encoded.

@@ -30,6 +30,7 @@ BOOKMARK_EVERY = 30.0  # seconds; informers resume from the last bookmark
 LONGEST = 3600.0  # seconds a watch may last when the client does not say
 SHARED_BYTES = 16 << 20  # encoded events kept for watchers that come to the same change a little later
 INITIAL_BATCH = 256
+PIECE_BYTES = 64 << 10  # of the initial state sent at once
 _FRAMES = f"{PROTOBUF};stream=watch"
 
 
@@ -208,11 +209,35 @@ class _Follow:
                 if isinstance(step, WatchMark):
                     text = line("BOOKMARK", self._bookmark(step))
                 elif isinstance(step, Present):
-                    text = b"".join([line(event, self._object(value)) for event, value in self._seen(step)])
+                    for text in self._present(step):
+                        yield text
+                    continue
                 else:
                     text = self._batch(step)
                 if text:
                     yield text
+
+    def _present(self, step: Present) -> Iterator[bytes]:
+        """Yield the lines of the initial state in pieces of limited size.
+
+        A client that reads slowly holds one piece. Large objects are not copied: many clients may wait with the same.
+        """
+        lines: list[bytes] = []
+        size = 0
+        for event, value in self._seen(step):
+            shown = self._object(value)
+            size += len(shown)
+            if len(shown) > PIECE_BYTES:
+                yield b"".join([*lines, _HEADS[event]])
+                yield shown
+                lines, size = [b"}\n"], 0
+                continue
+            lines.append(line(event, shown))
+            if size > PIECE_BYTES:
+                yield b"".join(lines)
+                lines, size = [], 0
+        if lines:
+            yield b"".join(lines)
 
     async def _converted(self, step: Step) -> Step:
         kind, version = self._request.kind, self._request.version.name
