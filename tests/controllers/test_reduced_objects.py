@@ -117,6 +117,11 @@ def test_a_jobset_says_what_it_lacks_and_goes_on() -> None:
     asyncio.run(scenario())
 
 
+def is_ready(jobset: Json) -> bool:
+    counts = jobset["status"].get("replicatedJobsStatus") or [{}]
+    return bool(counts[0].get("ready"))
+
+
 @pytest.mark.parametrize("restarts", [-1, MAX_INT32])
 def test_a_jobset_goes_on_with_any_number_of_restarts(restarts: int) -> None:
     """Its Jobs have the number as a label, so a status written by hand could stop the set for good, or never let it."""
