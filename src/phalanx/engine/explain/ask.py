@@ -143,13 +143,7 @@ class _Query:
             ],
         )
 
-    def _pod_headline(
-        self,
-        record: PodRecord,
-        verdict: Verdict,
-        reasons: list[NodeReason],
-        blockers: list[str],
-    ) -> str:
+    def _pod_headline(self, record: PodRecord, verdict: Verdict, reasons: list[NodeReason], blockers: list[str]) -> str:
         if verdict.result == "placed":
             return f"Fits now on node {verdict.message}; it is tried when its turn comes"
         if blockers:
