@@ -118,7 +118,7 @@ def test_a_jobset_says_what_it_lacks_and_goes_on() -> None:
 
 
 def is_ready(jobset: Json) -> bool:
-    counts = jobset["status"].get("replicatedJobsStatus") or [{}]
+    counts = (jobset.get("status") or {}).get("replicatedJobsStatus") or [{}]
     return bool(counts[0].get("ready"))
 
 
@@ -135,9 +135,7 @@ def test_a_jobset_goes_on_with_any_number_of_restarts(restarts: int) -> None:
                 await cluster.delete("Job", "js-a-0")  # of the present attempt, so only a lost one is created again
             uid = job["metadata"]["uid"]
             again = await cluster.until("Job", "js-a-0", when=lambda found: found and found["metadata"]["uid"] != uid)
-            await cluster.until(
-                "JobSet", "js", when=lambda o: (o["status"]["replicatedJobsStatus"] or [{}])[0]["ready"]
-            )
+            await cluster.until("JobSet", "js", when=is_ready)
             now = cluster.look("Job", "js-a-0")
             assert now is not None and now["metadata"]["uid"] == again["metadata"]["uid"]
 
