@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from phalanx.cli.plan import render
 from phalanx.engine.explain.ask import why
 from phalanx.engine.explain.pending import PendingReasons
+from phalanx.engine.explain.plans import plan
 from phalanx.engine.explain.whatif import Question, whatif
 from phalanx.engine.scheduling.commit.start_reservations import PLANS_PER_SWEEP
 from phalanx.testing import Cluster
@@ -242,6 +244,9 @@ def test_no_pod_is_evicted_for_a_gang_that_starts_within_the_patience() -> None:
     submit(run, "high", 4, priority=10)
     run.step(2.0)
     assert not run.evicted and "no pod is evicted" in _scheduled(run, "high")
+    answer = plan(run.engine, "PodGroup", "default", "high")
+    assert answer.victims and answer.waits.startswith("no pod is evicted for it: it is expected to start by")
+    assert f"not yet: {answer.waits}" in render(answer)
     end(run, "low")
     run.step(20.0)
     assert running(run, "high") == 4

@@ -116,7 +116,8 @@ def render(answer: PlanAnswer) -> str:
         priority = f"priority {victim.priority}, " if victim.priority is not None else ""
         frees = f"; frees {some_of(victim.devices, MOST_DEVICES)}" if victim.devices else ""
         lines.append(f"  {victim.name}: {priority}{plural(victim.pods, 'pod')}; {victim.why}{frees}")
-    return "\n".join([*lines, *cost_lines(answer), *place_lines(answer)])
+    waits = [f"  not yet: {answer.waits}"] if answer.waits else []
+    return "\n".join([*lines, *waits, *cost_lines(answer), *place_lines(answer)])
 
 
 def place_lines(answer: PlanAnswer) -> list[str]:

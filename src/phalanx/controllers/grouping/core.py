@@ -158,10 +158,12 @@ def check_pods(what: str, count: int) -> None:
         )
 
 
-def check_parts(what: str, count: int) -> None:
-    """Raise Refused if a workload requests more Jobs or replicas than allowed."""
+def check_parts(what: str, count: int, parts: str) -> None:
+    """Raise Refused if a workload requests more parts ("Jobs", "replicas") than allowed."""
     if count > MOST_PARTS:
-        raise GroupingRefused(f"{what} asks for {count}; one object may have {MOST_PARTS}: no more are made", TOO_MANY)
+        raise GroupingRefused(
+            f"{what} asks for {count} {parts}; one object may have {MOST_PARTS}: no more are made", TOO_MANY
+        )
 
 
 def count_in(spec: Json, field: str, default: int = 1) -> int:

@@ -39,6 +39,14 @@ NO_ROOM = "evicting pods of lower priority would not make room"
 
 def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
     """Return the preemption plan for an object. Raises Unknown."""
+    answer = _plan(engine, kind, namespace, name)
+    unit = engine.queue.units.get(answer.root)
+    if unit is None or not answer.victims or answer.result != "plan":
+        return answer
+    return msgspec.structs.replace(answer, waits=engine.starts.starts_within_patience(unit))
+
+
+def _plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
     groups = engine.groups if engine.cluster.grouping else None
     if kind == "Pod":
         leaf = groups.forest.leaf_of(PodKey(namespace, name)) if groups is not None else None

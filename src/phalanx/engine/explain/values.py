@@ -282,6 +282,7 @@ class PlanAnswer(_Value, frozen=True):
     proved: list[str] = []  # parts of the cost that are proved minimal, most important first
     ring_cost: int | None = None  # hops between consecutive ranks of all its groups; None: no member has a rank
     devices: list[str] = []  # "driver/pool/device" that its claims would get now; empty if pods must be evicted first
+    waits: str = ""  # why no pod is evicted yet: its start is within `preemptionPatienceSeconds`
 
 
 class PodDemand(_Value, frozen=True):

@@ -105,6 +105,6 @@ def shape_of(jobset: Json) -> JobSetShape:
             raise GroupingRefused(
                 f"replicatedJob {item['name']}: replicas, parallelism and completions must not be negative"
             )
-    check_parts("the sum of its replicas", sum(part.replicas for part in parts))
+    check_parts("the sum of its replicas", sum(part.replicas for part in parts), "Jobs")
     check_pods("the JobSet", sum(part.replicas * part.size for part in parts))
     return JobSetShape(meta["name"], namespace_of(jobset), tuple(parts), sequenced(spec))

@@ -79,7 +79,7 @@ def leader_first(lws: Json) -> bool:
 def check_size(lws: Json) -> None:
     """Raise Refused if it exceeds the limits of one object."""
     replicas = count_in(lws["spec"], "replicas")
-    check_parts("spec.replicas", replicas)
+    check_parts("spec.replicas", replicas, "replicas")
     check_pods("the LeaderWorkerSet", replicas * n.size_of(lws))
 
 
