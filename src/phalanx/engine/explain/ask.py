@@ -78,10 +78,10 @@ class Unknown(Exception):
     """Raised if the scheduler knows no such object."""
 
 
-def why(engine: Scheduler, kind: str, namespace: str, name: str, *, relax: bool = True) -> Report:
+def why(scheduler: Scheduler, kind: str, namespace: str, name: str, *, relax: bool = True) -> Report:
     """Explain why an object is pending. Raises Unknown. `relax`: also search for changes that would help, which costs
     several trials."""
-    query = _Query(engine, relax)
+    query = _Query(scheduler, relax)
     if kind == "Pod":
         items = [query.pod(namespace, name)]
     elif kind == WORKLOAD:
@@ -93,21 +93,21 @@ def why(engine: Scheduler, kind: str, namespace: str, name: str, *, relax: bool 
 
 
 class _Query:
-    def __init__(self, engine: Scheduler, relax: bool) -> None:
-        self._engine = engine
+    def __init__(self, scheduler: Scheduler, relax: bool) -> None:
+        self._scheduler = scheduler
         self._relax = relax
-        self._groups = engine.groups if engine.cluster.grouping else None
+        self._groups = scheduler.groups if scheduler.cluster.grouping else None
 
     # ---- pods
 
     def pod(self, namespace: str, name: str) -> Why:
-        record = self._engine.pods.records.get(f"{namespace}/{name}")
+        record = self._scheduler.pods.records.get(f"{namespace}/{name}")
         leaf = self._groups.forest.leaf_of(PodKey(namespace, name)) if self._groups is not None else None
         if leaf is not None:
             return self._member(leaf, PodKey(namespace, name))
         if record is None:
             raise Unknown(f"the scheduler knows no pod {namespace}/{name}: it is another scheduler's, finished or gone")
-        root = self._engine.queue.units.get(f"pod/{record.key}")
+        root = self._scheduler.queue.units.get(f"pod/{record.key}")
         if record.node_name:
             return self._placed(record)
         verdict, reasons, changes = self._judge(record)
@@ -131,15 +131,15 @@ class _Query:
             last=Verdict("impossible" if message else "untried", message),
             now=verdict,
             node_reasons=reasons,
-            nodes=self._engine.columns.count,
+            nodes=self._scheduler.columns.count,
             preemption=self._preempting(f"pod/{record.key}"),
-            run_time=self._engine.starts.times.run_times.in_words([record]),
+            run_time=self._scheduler.starts.times.run_times.in_words([record]),
             relaxations=changes,
             pods=[PodLine(name, "pending", nominated=record.nominated, message=message)],
             hints=[
                 *(hints.for_pod(self._groups.forest, record) if self._groups is not None else ()),
-                *hints.of_others(self._engine, record.priority, [record.key]),
-                *(for_devices(self._engine.indexes.devices, [record]) if verdict.result != "placed" else ()),
+                *hints.of_others(self._scheduler, record.priority, [record.key]),
+                *(for_devices(self._scheduler.indexes.devices, [record]) if verdict.result != "placed" else ()),
             ],
         )
 
@@ -148,18 +148,18 @@ class _Query:
             return f"Fits now on node {verdict.message}; it is tried when its turn comes"
         if blockers:
             return sentence_case(blockers[0])
-        state = self._engine.cluster
+        state = self._scheduler.cluster
         return of_nodes(reasons, state.columns.count, rules_of(state, [record.shape])) if reasons else ""
 
     def _held(self, unit: SchedulingUnit | None) -> str:
         """Return the sentence for a unit that waits though it may fit; empty if it does not."""
-        found = held(self._engine, unit) if unit is not None else None
+        found = held(self._scheduler, unit) if unit is not None else None
         return found.headline if found is not None else ""
 
     def _placed(self, record: PodRecord) -> Why:
         word = "is being bound to" if record.assumed else "is on"
-        held = self._engine.pod_lifecycle.holding.get(record.key)
-        more = with_devices(self._engine.indexes.devices, record)
+        held = self._scheduler.pod_lifecycle.holding.get(record.key)
+        more = with_devices(self._scheduler.indexes.devices, record)
         more += f", {held.words}" if held is not None and held.stage != LATER else ""
         return Why(
             kind="Pod",
@@ -169,14 +169,14 @@ class _Query:
             scheduled=not record.assumed,
             summary=f"{word} node {record.node_name}{more}",
             priority=record.priority,
-            nodes=self._engine.columns.count,
+            nodes=self._scheduler.columns.count,
             pods=[PodLine(record.name, "assumed" if record.assumed else "running", record.node_name)],
         )
 
     def _judge(self, record: PodRecord) -> tuple[Verdict, list[NodeReason], list[Relaxation]]:
         """Evaluate one pod against all nodes now: the attempt that would be made, without committing it."""
-        state = self._engine.cluster
-        with TrialAttempt(self._engine) as trial_attempt:
+        state = self._scheduler.cluster
+        with TrialAttempt(self._scheduler) as trial_attempt:
             answer = trial_attempt.attempt(SinglePod(record))
             if isinstance(answer, Placed):
                 return Verdict("placed", state.columns.names[answer.assignment[0][1]]), [], []
@@ -191,7 +191,7 @@ class _Query:
     def _member(self, leaf: GroupKey, pod: PodKey) -> Why:
         """Explain a member of a group: the state of the group and the pod's own message."""
         assert self._groups is not None
-        record = self._engine.pods.records.get(str(pod))
+        record = self._scheduler.pods.records.get(str(pod))
         group = self._groups.forest.named(leaf)
         assert group is not None
         member = group.members[pod]
@@ -247,7 +247,7 @@ class _Query:
         roots: dict[GroupKey, None] = {}
         for key in sorted(forest.of_workload(namespace, name)):
             roots[forest.resolve(key).root or key] = None
-        if not roots and self._engine.objects.get(Workload, namespace, name) is None:
+        if not roots and self._scheduler.objects.get(Workload, namespace, name) is None:
             raise Unknown(f"the scheduler knows no Workload {namespace}/{name}")
         return [self._of_group(key) for key in roots]
 
@@ -298,37 +298,37 @@ class _Query:
             levels=levels,
             last=last,
             now=now,
-            nodes=self._engine.columns.count,
+            nodes=self._scheduler.columns.count,
             preemption=self._preempting(root_key(head)),
             run_time=self._run_time(key),
             relaxations=changes,
-            pods=pods_of(groups, key, self._engine.pods.records),
+            pods=pods_of(groups, key, self._scheduler.pods.records),
             hints=[
                 *filter(None, [groups.members.statuses.policies.refused(key)]),
-                *hints.for_group(groups.forest, key, self._engine.pods.records.values()),
-                *hints.unconfirmed_ends(groups.forest, key, self._engine.columns),
-                *(hints.of_others(self._engine, root.priority, root.records) if root is not None and waits else ()),
-                *(for_devices(self._engine.indexes.devices, root.records.values()) if root and waits else ()),
+                *hints.for_group(groups.forest, key, self._scheduler.pods.records.values()),
+                *hints.unconfirmed_ends(groups.forest, key, self._scheduler.columns),
+                *(hints.of_others(self._scheduler, root.priority, root.records) if root is not None and waits else ()),
+                *(for_devices(self._scheduler.indexes.devices, root.records.values()) if root and waits else ()),
             ],
         )
 
     def _run_time(self, key: GroupKey) -> str:
         """Say how long the pods of a group are expected to run, whether they wait or run."""
         assert self._groups is not None
-        records = self._engine.pods.records
+        records = self._scheduler.pods.records
         pods = (str(pod) for leaf in self._groups.forest.leaves(key) for pod in leaf.members)
-        return self._engine.starts.times.run_times.in_words([records[pod] for pod in pods if pod in records])
+        return self._scheduler.starts.times.run_times.in_words([records[pod] for pod in pods if pod in records])
 
     def _group_blockers(self, key: GroupKey) -> list[str]:
         assert self._groups is not None
-        records = self._engine.pods.records
+        records = self._scheduler.pods.records
         members = (records.get(str(pod)) for leaf in self._groups.forest.leaves(key) for pod in leaf.members)
         return self._blockers([record for record in members if record is not None and not record.node_name])
 
     def _blockers(self, records: Sequence[PodRecord]) -> list[str]:
         """Return facts that rule out every node for one of these pods, or the whole cluster for their group."""
-        leaves = leaf_demands(self._engine.cluster.forest, records)
-        return [each.text for each in blockers_of(self._engine.cluster, leaves)]
+        leaves = leaf_demands(self._scheduler.cluster.forest, records)
+        return [each.text for each in blockers_of(self._scheduler.cluster, leaves)]
 
     def _group_headline(
         self, key: GroupKey, unit: SchedulingUnit | None, verdict: Verdict | None, blockers: list[str]
@@ -348,20 +348,20 @@ class _Query:
             return "Fits now; it is tried when its turn comes"
         shapes = [record.shape for record in unit.records.values()] if unit is not None else []
         if verdict is not None and verdict.proof is not None:
-            return of_group(verdict.proof, rules_of(self._engine.cluster, shapes), verdict.reserved)
+            return of_group(verdict.proof, rules_of(self._scheduler.cluster, shapes), verdict.reserved)
         if verdict is not None and verdict.result == "rules":
             return rules_sentence(self._groups.forest, unit.records.values() if unit is not None else ())
         return ""
 
     def _try(self, tree: GroupTree) -> tuple[Verdict, list[Relaxation]]:
         """Make the attempt that would be made now, without committing it."""
-        engine = self._engine
-        with TrialAttempt(engine) as trial_attempt:
+        scheduler = self._scheduler
+        with TrialAttempt(scheduler) as trial_attempt:
             answer = trial_attempt.attempt(tree)
             if not self._relax or not isinstance(answer, Refused):
                 return verdict_of(answer), []
-            changes = relaxations(engine.cluster, tree.group, answer, engine.attempts.group_plugins(tree))
-        return verdict_of(answer), changes + enough_nodes(engine, tree)
+            changes = relaxations(scheduler.cluster, tree.group, answer, scheduler.attempts.group_plugins(tree))
+        return verdict_of(answer), changes + enough_nodes(scheduler, tree)
 
     def _summary(
         self,
@@ -382,7 +382,7 @@ class _Query:
         if missing:
             return missing
         if queue.place == "search":
-            slices = self._engine.searches.slices(root_key(self._groups.forest.resolve(key).root or key))
+            slices = self._scheduler.searches.slices(root_key(self._groups.forest.resolve(key).root or key))
             return f"the search for a placement continues: {slices} slices so far; other units are served in between"
         if now is not None and now.result == "placed":
             return "fits now; it is tried when its turn comes"
@@ -418,8 +418,8 @@ class _Query:
         keys = {item.root: item.root if item.kind == "Pod" else ""}
         if item.kind == "Pod":
             keys[f"{item.namespace}/{item.name}"] = ""
-        notes = [(note, of) for key, of in keys.items() for note in self._engine.history.of(key)]
-        record = self._engine.pods.records.get(f"{item.namespace}/{item.name}") if item.kind == "Pod" else None
+        notes = [(note, of) for key, of in keys.items() for note in self._scheduler.history.of(key)]
+        record = self._scheduler.pods.records.get(f"{item.namespace}/{item.name}") if item.kind == "Pod" else None
         if record is not None:
             notes.append((Note(record.created, "asked for a node", ""), ""))
         notes.sort(key=lambda entry: entry[0].time)
@@ -437,7 +437,7 @@ class _Query:
         waits: list[str] = []
         gate, message = root.gate if root.queue_name is QueueName.GATED else ("", "")
         if root.queue_name is QueueName.ACTIVE:
-            ahead = [other for other, place in self._engine.queue.places() if place is QueueName.ACTIVE]
+            ahead = [other for other, place in self._scheduler.queue.places() if place is QueueName.ACTIVE]
             position = 1 + sum(other.entry[:2] < root.entry[:2] for other in ahead)
         elif root.queue_name is QueueName.BACKOFF:
             until = rfc3339(root.expiry)
@@ -448,7 +448,7 @@ class _Query:
             waits = [self._change(needs, reasons, proof)] if needs is not None and named else []
             known = (Wake.NODE_ADDED, Wake.NODE_CHANGED) if _ANY_NODE in waits else ()
             waits += [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes and bit not in known]
-        overtaken = self._engine.starts.text(root)
+        overtaken = self._scheduler.starts.text(root)
         return QueuePlace(root.queue_name.value, position, root.attempts, until, waits, gate, message, overtaken)
 
     def _change(self, needs: Needs, reasons: Sequence[str], proof: Proof | None) -> str:
@@ -464,18 +464,18 @@ class _Query:
         short |= {reason.removeprefix(_INSUFFICIENT) for reason in reasons if reason.startswith(_INSUFFICIENT)}
         if DEVICES in short:
             return "devices that its claims ask for are free"
-        names = self._engine.columns.resource_names
+        names = self._scheduler.columns.resource_names
         missing = tuple((rid, value) for rid, value in needs if names[rid] in short)
         amounts = self._amounts(missing or (() if reasons else needs))
         return f"a node has {amounts} free" if amounts else _ANY_NODE
 
     def _amounts(self, needs: Needs) -> str:
-        names = self._engine.columns.resource_names
+        names = self._scheduler.columns.resource_names
         parts = [f"{amount_word(names[rid], value)} {names[rid]}" for rid, value in needs if names[rid] != "pods"]
         return " and ".join(parts)
 
     def _preempting(self, root: str) -> Preempting | None:
-        plan = self._engine.unit_lifecycle.plan_of(root)
+        plan = self._scheduler.unit_lifecycle.plan_of(root)
         if plan is None:
             return None
         return Preempting(sorted(plan.victims), plan.size, sorted(plan.nodes), plan.text)

@@ -78,11 +78,11 @@ def for_pod(forest: GroupForest, record: PodRecord) -> list[str]:
     ][:1]
 
 
-def of_others(engine: Scheduler, priority: int, own: Iterable[str]) -> list[str]:
+def of_others(scheduler: Scheduler, priority: int, own: Iterable[str]) -> list[str]:
     """Say what other pods and groups keep from waiting pods of that priority."""
     return [
-        *kept(engine.nominations, priority, own),
-        *protected(engine.preemption.victim_index.minimum_runtime, priority),
+        *kept(scheduler.nominations, priority, own),
+        *protected(scheduler.preemption.victim_index.minimum_runtime, priority),
     ]
 
 

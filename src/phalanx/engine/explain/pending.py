@@ -70,8 +70,8 @@ WORDS = {
 class PendingReasons:
     """Describe pending units of one scheduler. Facts about nodes are kept until `forget` is called."""
 
-    def __init__(self, engine: Scheduler) -> None:
-        self._engine = engine
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
         self._blockers: dict[int, list[Blocker]] = {}  # by shape
         self._rules: dict[tuple[int, ...], RuleWords] = {}  # by shapes
 
@@ -84,7 +84,7 @@ class PendingReasons:
         """Return the sentence, the reason code and the time of the attempt they are from."""
         waits = unit.equivalence_class
         tried = unit.refusal.at if unit.refusal is not None else waits.tried if waits is not None else 0.0
-        if found := held(self._engine, unit, tried):
+        if found := held(self._scheduler, unit, tried):
             return found
         if blocker := self._blocker(unit):
             return _reason(blocker.code, sentence_case(blocker.text), tried)
@@ -98,14 +98,16 @@ class PendingReasons:
                 resource,
             )
         if unit.refusal is not None and unit.refusal.rules:
-            return _reason("DoesNotFit", rules_sentence(self._engine.cluster.forest, unit.records.values()), tried)
+            return _reason("DoesNotFit", rules_sentence(self._scheduler.cluster.forest, unit.records.values()), tried)
         if unit.refusal is not None:
             return _reason("DoesNotFit", sentence_case(unit.refusal.message), tried)
         if waits is not None and waits.counts:
             reasons = [NodeReason(reason, nodes) for reason, nodes in waits.counts.items()]
             reasons.sort(key=lambda reason: (-reason.nodes, reason.reason))
             code, resource = code_of_filter(reasons[0].reason)
-            return _reason(code, of_nodes(reasons, self._engine.columns.count, self._rules_of(unit)), tried, resource)
+            return _reason(
+                code, of_nodes(reasons, self._scheduler.columns.count, self._rules_of(unit)), tried, resource
+            )
         if waits is not None and waits.message:
             return _reason("DoesNotFit", sentence_case(waits.message), tried)
         return self._untried(unit)
@@ -124,7 +126,7 @@ class PendingReasons:
         if found is None:
             if len(self._rules) >= MOST_SHAPES:
                 return NO_RULES
-            found = self._rules[key] = rules_of(self._engine.cluster, shapes)
+            found = self._rules[key] = rules_of(self._scheduler.cluster, shapes)
         return found
 
     @staticmethod
@@ -138,29 +140,29 @@ class PendingReasons:
             return None
         shapes = list(dict.fromkeys(record.shape for record in unit.records.values()))
         for shape in shapes:
-            for found in object_blockers(self._engine.cluster, shape):
+            for found in object_blockers(self._scheduler.cluster, shape):
                 return found
         for shape in shapes:
             for found in self._of_shape(shape):
                 return found
-        leaves = leaf_demands(self._engine.cluster.forest, unit.records.values()) if unit.group is not None else ()
-        return next((found for leaf in leaves for found in total_blockers(self._engine.columns, leaf)), None)
+        leaves = leaf_demands(self._scheduler.cluster.forest, unit.records.values()) if unit.group is not None else ()
+        return next((found for leaf in leaves for found in total_blockers(self._scheduler.columns, leaf)), None)
 
     def _of_shape(self, shape: Shape) -> list[Blocker]:
         found = self._blockers.get(shape.id)
         if found is None:
             if len(self._blockers) >= MOST_SHAPES:
                 return []
-            found = self._blockers[shape.id] = list(node_blockers(self._engine.columns, shape))
+            found = self._blockers[shape.id] = list(node_blockers(self._scheduler.columns, shape))
         return found
 
 
-def held(engine: Scheduler, unit: SchedulingUnit, tried: float = 0.0) -> PendingReason | None:
+def held(scheduler: Scheduler, unit: SchedulingUnit, tried: float = 0.0) -> PendingReason | None:
     """Return why a unit waits though it may fit: for victims, members, a gate or reserved room; None if it does not.
 
     tried: time of its last attempt in seconds
     """
-    state = engine.cluster
+    state = scheduler.cluster
     if unit.plan is not None:
         left, size = len(unit.plan.victims), unit.plan.size
         return _reason("Preempting", f"Waits until {left} of {size} preempted pods have stopped", tried)
@@ -169,9 +171,9 @@ def held(engine: Scheduler, unit: SchedulingUnit, tried: float = 0.0) -> Pending
         if sentence:
             return _reason(code, sentence, 0.0)
         return _reason("Gated", of_gate(state, unit, unit.gate), 0.0)
-    if sentence := engine.starts.sentence(unit):
+    if sentence := scheduler.starts.sentence(unit):
         return _reason("Reserved", sentence_case(sentence), tried)
-    if sentence := engine.starts.strict_order.message(unit):
+    if sentence := scheduler.starts.strict_order.message(unit):
         return _reason("StrictFIFO", sentence, tried)
     return None
 

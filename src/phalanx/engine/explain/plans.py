@@ -37,83 +37,83 @@ FITS = "fits without an eviction"
 NO_ROOM = "evicting pods of lower priority would not make room"
 
 
-def plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
+def plan(scheduler: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
     """Return the preemption plan for an object. Raises Unknown."""
-    answer = _plan(engine, kind, namespace, name)
-    unit = engine.queue.units.get(answer.root)
+    answer = _plan(scheduler, kind, namespace, name)
+    unit = scheduler.queue.units.get(answer.root)
     if unit is None or not answer.victims or answer.result != "plan":
         return answer
-    return msgspec.structs.replace(answer, waits=engine.starts.starts_within_patience(unit))
+    return msgspec.structs.replace(answer, waits=scheduler.starts.starts_within_patience(unit))
 
 
-def _plan(engine: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
-    groups = engine.groups if engine.cluster.grouping else None
+def _plan(scheduler: Scheduler, kind: str, namespace: str, name: str) -> PlanAnswer:
+    groups = scheduler.groups if scheduler.cluster.grouping else None
     if kind == "Pod":
         leaf = groups.forest.leaf_of(PodKey(namespace, name)) if groups is not None else None
         if leaf is None:
-            return _pod(engine, namespace, name)
+            return _pod(scheduler, namespace, name)
     else:
         leaf = GroupKey(kind, namespace, "/".join([*name.split("/"), "", ""][:3]) if kind == WORKLOAD else name)
     if groups is None or groups.forest.named(leaf) is None:
         raise Unknown(f"the scheduler knows no {kind} {namespace}/{name}")
-    return _group(engine, groups, leaf)
+    return _group(scheduler, groups, leaf)
 
 
-def _under_way(engine: Scheduler, root: str) -> PlanAnswer | None:
-    found = engine.unit_lifecycle.plan_of(root)
+def _under_way(scheduler: Scheduler, root: str) -> PlanAnswer | None:
+    found = scheduler.unit_lifecycle.plan_of(root)
     if found is None:
         return None
     victims = [
         VictimLine(f"pod {key}", 1, record.priority if record is not None else 0, "is being evicted")
-        for key, record in ((key, engine.pods.records.get(key)) for key in sorted(found.victims))
+        for key, record in ((key, scheduler.pods.records.get(key)) for key in sorted(found.victims))
     ]
     text = found.text.partition("\n")[0] or "victims are on their way out"
     return PlanAnswer(root, "underWay", f"{text} ({len(victims)} of {found.size} still there)", victims)
 
 
-def planned(engine: Scheduler, forest: GroupForest, root: str, answer: NominatedAfterPreemption) -> PlanAnswer:
+def planned(scheduler: Scheduler, forest: GroupForest, root: str, answer: NominatedAfterPreemption) -> PlanAnswer:
     """Describe the plan that an attempt found: the victims, the reason for each, and the cost."""
     if isinstance(answer.plan, Candidate):
-        return _candidate(engine, engine.preemption.chooser, root, answer.plan)
-    ring = _ring_cost(engine, forest, answer.assignment)
-    return msgspec.structs.replace(_of(engine, root, answer.plan, answer), ring_cost=ring)
+        return _candidate(scheduler, scheduler.preemption.chooser, root, answer.plan)
+    ring = _ring_cost(scheduler, forest, answer.assignment)
+    return msgspec.structs.replace(_of(scheduler, root, answer.plan, answer), ring_cost=ring)
 
 
 # ---- pods
 
 
-def _pod(engine: Scheduler, namespace: str, name: str) -> PlanAnswer:
-    record = engine.pods.records.get(f"{namespace}/{name}")
+def _pod(scheduler: Scheduler, namespace: str, name: str) -> PlanAnswer:
+    record = scheduler.pods.records.get(f"{namespace}/{name}")
     if record is None:
         raise Unknown(f"the scheduler knows no pod {namespace}/{name}")
     root = f"pod/{record.key}"
     if record.node_name:
         return PlanAnswer(root, "fits", f"is on node {record.node_name}")
-    under_way = _under_way(engine, root)
+    under_way = _under_way(scheduler, root)
     if under_way is not None:
         return under_way
-    with TrialAttempt(engine) as trial_attempt:
+    with TrialAttempt(scheduler) as trial_attempt:
         answer = trial_attempt.attempt(SinglePod(record), evict=True)
-        devices = devices_of(engine.indexes.devices, [record])
+        devices = devices_of(scheduler.indexes.devices, [record])
     if isinstance(answer, Placed):
-        return PlanAnswer(root, "fits", FITS, places=_shares(engine, answer.assignment), devices=devices)
+        return PlanAnswer(root, "fits", FITS, places=_shares(scheduler, answer.assignment), devices=devices)
     if isinstance(answer, NominatedAfterPreemption):
-        return planned(engine, engine.groups.forest, root, answer)
+        return planned(scheduler, scheduler.groups.forest, root, answer)
     if answer.diagnosis is None:
         return PlanAnswer(root, "none", answer.message)
     if record.preemption_policy == "Never":
         return PlanAnswer(root, "none", NEVER)
-    if not engine.profiles[record.scheduler_name].preempts:
+    if not scheduler.profiles[record.scheduler_name].preempts:
         return PlanAnswer(root, "none", "its scheduler profile has no DefaultPreemption plugin")
     if answer.diagnosis.pre_filter is not None:
         return PlanAnswer(root, "hopeless", f"evictions do not help: {answer.diagnosis.pre_filter.message}")
-    return _with_protected(engine, PlanAnswer(root, "hopeless", NO_ROOM), record.priority)
+    return _with_protected(scheduler, PlanAnswer(root, "hopeless", NO_ROOM), record.priority)
 
 
-def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
-    node = engine.columns.names[found.row]
+def _candidate(scheduler: Scheduler, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
+    node = scheduler.columns.names[found.row]
     why = f"while it stays the pod does not fit on {node}"
-    frees = _freed(engine, found.units)
+    frees = _freed(scheduler, found.units)
     victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why, frees[unit.name]) for unit in found.units]
     pods = sum(line.pods for line in victims)
     price = _price_of(chooser.victim_index, found.units)
@@ -131,12 +131,12 @@ def _candidate(engine: Scheduler, chooser: Chooser, root: str, found: Candidate)
 # ---- groups
 
 
-def _group(engine: Scheduler, groups: GroupUnits, leaf: GroupKey) -> PlanAnswer:
+def _group(scheduler: Scheduler, groups: GroupUnits, leaf: GroupKey) -> PlanAnswer:
     head = groups.forest.resolve(leaf).root
     if head is None:
         return PlanAnswer(root_key(leaf), "none", groups.forest.resolve(leaf).message)
     name = root_key(head)
-    under_way = _under_way(engine, name)
+    under_way = _under_way(scheduler, name)
     if under_way is not None:
         return under_way
     group, root = groups.forest.group(head), groups.root_of(head)
@@ -148,27 +148,29 @@ def _group(engine: Scheduler, groups: GroupUnits, leaf: GroupKey) -> PlanAnswer:
     if hold is not None and hold.by is not HeldBy.GATES:
         return PlanAnswer(name, "none", hold.message)
     tree = groups.tree(root, group)
-    with TrialAttempt(engine) as trial_attempt:
+    with TrialAttempt(scheduler) as trial_attempt:
         # Also for a group with gated pods, so that the plan can be read before it is carried out.
         answer = trial_attempt.attempt(tree, evict=True, gates=hold is None)
-        devices = devices_of(engine.indexes.devices, tree.records)
+        devices = devices_of(scheduler.indexes.devices, tree.records)
     if isinstance(answer, Placed):
-        ring, shares = _ring_cost(engine, groups.forest, answer.assignment), _shares(engine, answer.assignment)
+        ring, shares = _ring_cost(scheduler, groups.forest, answer.assignment), _shares(scheduler, answer.assignment)
         return PlanAnswer(name, "fits", FITS, places=shares, ring_cost=ring, devices=devices)
     if isinstance(answer, NominatedAfterPreemption):
-        return planned(engine, groups.forest, name, answer)
+        return planned(scheduler, groups.forest, name, answer)
     if answer.hopeless or answer.cause not in (Cause.ROOM, Cause.RULES, Cause.EXTRAS):
         return PlanAnswer(name, "none", answer.message)
     if groups.forest.preemption_policy(head) == "Never":
         return PlanAnswer(name, "none", NEVER)
-    if not engine.profiles[tree.scheduler_name].preempts:
+    if not scheduler.profiles[tree.scheduler_name].preempts:
         return PlanAnswer(name, "none", "no preemption plan: this scheduler evicts no pods for groups")
-    return _with_protected(engine, _of(engine, name, _no_plan(answer)), root.priority)
+    return _with_protected(scheduler, _of(scheduler, name, _no_plan(answer)), root.priority)
 
 
-def _with_protected(engine: Scheduler, answer: PlanAnswer, priority: int) -> PlanAnswer:
+def _with_protected(scheduler: Scheduler, answer: PlanAnswer, priority: int) -> PlanAnswer:
     """Name groups that cannot be preempted yet, if no plan exists."""
-    found = protected(engine.preemption.victim_index.minimum_runtime, priority) if answer.result == "hopeless" else []
+    found = (
+        protected(scheduler.preemption.victim_index.minimum_runtime, priority) if answer.result == "hopeless" else []
+    )
     return msgspec.structs.replace(answer, summary="; ".join([answer.summary, *found]))
 
 
@@ -177,10 +179,10 @@ def _no_plan(refused: Refused) -> Planned:
     return Hopeless(refused.text) if plan is None or isinstance(plan, Candidate) else plan
 
 
-def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPreemption | None = None) -> PlanAnswer:
-    places = _shares(engine, found.assignment) if found is not None else []
+def _of(scheduler: Scheduler, name: str, answer: Planned, found: NominatedAfterPreemption | None = None) -> PlanAnswer:
+    places = _shares(scheduler, found.assignment) if found is not None else []
     if isinstance(answer, Plan):
-        frees = _freed(engine, found.units) if found is not None else {}
+        frees = _freed(scheduler, found.units) if found is not None else {}
         victims = [VictimLine(v.name, v.pods, v.priority, v.why, frees.get(v.name, [])) for v in answer.victims]
         text = summary(answer.cost, len(victims)) if victims else FITS
         if not victims and places:
@@ -191,9 +193,9 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
     if found is not None and found.units:
         # Found by running the filters: no lower bound is known.
         why = "while it stays the pods' rules about each other are not kept"
-        frees = _freed(engine, found.units)
+        frees = _freed(scheduler, found.units)
         victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why, frees[unit.name]) for unit in found.units]
-        cost = _price_of(engine.preemption.victim_index, found.units)
+        cost = _price_of(scheduler.preemption.victim_index, found.units)
         pods = cost.pods
         return PlanAnswer(name, "plan", f"evict {plural(pods, 'pod')}", victims, places, cost)
     if isinstance(answer, Hopeless):
@@ -203,21 +205,21 @@ def _of(engine: Scheduler, name: str, answer: Planned, found: NominatedAfterPree
     return PlanAnswer(name, "gaveUp", f"the search for victims gave up after {steps} expansions", expansions=steps)
 
 
-def _freed(engine: Scheduler, units: Sequence[EvictionUnit]) -> dict[str, list[str]]:
+def _freed(scheduler: Scheduler, units: Sequence[EvictionUnit]) -> dict[str, list[str]]:
     """Return the devices that each eviction unit frees, by its name."""
     leaving = [record for unit in units for record in unit.pods.values()]
-    return {unit.name: freed_by(engine.indexes.devices, unit.pods.values(), leaving) for unit in units}
+    return {unit.name: freed_by(scheduler.indexes.devices, unit.pods.values(), leaving) for unit in units}
 
 
-def _shares(engine: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> list[NodeShare]:
+def _shares(scheduler: Scheduler, assignment: Iterable[tuple[PodRecord, int]]) -> list[NodeShare]:
     counts: dict[str, int] = {}
     for _, row in assignment:
-        node = engine.columns.names[row]
+        node = scheduler.columns.names[row]
         counts[node] = counts.get(node, 0) + 1
     return [NodeShare(node, count) for node, count in sorted(counts.items())]
 
 
-def _ring_cost(engine: Scheduler, forest: GroupForest, assignment: Iterable[tuple[PodRecord, int]]) -> int | None:
+def _ring_cost(scheduler: Scheduler, forest: GroupForest, assignment: Iterable[tuple[PodRecord, int]]) -> int | None:
     """Return the sum of ring costs over the groups of an assignment."""
     members: dict[GroupKey, list[tuple[PodRecord, int]]] = {}
     for record, row in assignment:
@@ -227,7 +229,7 @@ def _ring_cost(engine: Scheduler, forest: GroupForest, assignment: Iterable[tupl
     costs = []
     for leaf, some in members.items():
         group = forest.group(leaf)
-        cost = ring_cost_of(engine.columns, some, group.policy) if group is not None else None
+        cost = ring_cost_of(scheduler.columns, some, group.policy) if group is not None else None
         if cost is not None:
             costs.append(cost)
     return sum(costs) if costs else None

@@ -98,10 +98,10 @@ def edited(built: Built, edit: Edit, change: Callable[[PlacementProblem], Placem
 class TrialAttempt:
     """Run attempts for a query. Placed units stay placed until the end, so that later units are tried next to them."""
 
-    def __init__(self, engine: Scheduler) -> None:
-        self._cluster = engine.cluster
-        self._attempts = engine.attempts
-        self._starts = engine.starts
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._cluster = scheduler.cluster
+        self._attempts = scheduler.attempts
+        self._starts = scheduler.starts
         self._ignored: list[tuple[PodRecord, str]] = []  # reservations that do not count against the unit that is tried
         self._assignment: Assignment = []  # pods that are reserved
         self._reshaped: list[tuple[PodRecord, Shape, int]] = []  # with their previous shape and epoch

@@ -72,13 +72,13 @@ class Question(msgspec.Struct):
         return {each.namespace for each in metadata}
 
 
-def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: bool = False) -> WhatIfAnswer:
+def whatif(scheduler: Scheduler, question: Question, *, relax: bool = True, when: bool = False) -> WhatIfAnswer:
     """Answer for scheduling units in queue order, each after the earlier ones are placed.
 
     `when`: for a unit that does not fit now, estimate the earliest start from the expected end of running pods.
     """
-    with TrialState(engine) as trial, TrialAttempt(engine) as trial_attempt:
-        asked = AskedUnits(engine, trial, trial_attempt, relax, when)
+    with TrialState(scheduler) as trial, TrialAttempt(scheduler) as trial_attempt:
+        asked = AskedUnits(scheduler, trial, trial_attempt, relax, when)
         asked.put(question)
         items = [asked.judge(root) for root in asked.roots()]
         return WhatIfAnswer(bool(items) and all(item.fits for item in items), items, asked.notes)
@@ -87,28 +87,28 @@ def whatif(engine: Scheduler, question: Question, *, relax: bool = True, when: b
 class TrialState:
     """Save and restore what a query may change apart from rows."""
 
-    def __init__(self, engine: Scheduler) -> None:
-        self._engine = engine
-        self._columns = engine.columns
-        self._index = engine.indexes.pods
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._columns = scheduler.columns
+        self._index = scheduler.indexes.pods
 
     def __enter__(self) -> TrialState:
-        columns, interest = self._columns, self._engine.interest
+        columns, interest = self._columns, self._scheduler.interest
         self._index.sync()  # values that it reported as OTHER must be part of the saved state
         self._interest = interest.state()
         self._labels = {key: column.asked for key, column in columns.labels.items()}
         self._resources = set(columns.resources)
         self.shapes = ShapeTable(columns, interest)
-        self.shapes.signers = list(self._engine.shapes.signers)
-        self.shapes.uses_of, self.shapes.extended = self._engine.shapes.uses_of, self._engine.shapes.extended
+        self.shapes.signers = list(self._scheduler.shapes.signers)
+        self.shapes.uses_of, self.shapes.extended = self._scheduler.shapes.uses_of, self._scheduler.shapes.extended
         self._mark = columns.journal.mark()
         return self
 
     def __exit__(self, *_: object) -> None:
-        columns, engine = self._columns, self._engine
+        columns, scheduler = self._columns, self._scheduler
         columns.journal.rewind(self._mark)
         for shape in self.shapes.every():
-            engine.evaluations.forget(shape)
+            scheduler.evaluations.forget(shape)
         for key, column in list(columns.labels.items()):
             if key in self._labels:
                 column.asked = self._labels[key]
@@ -118,13 +118,13 @@ class TrialState:
         # The index must see the pods of the query removed as it saw them added, and must not confuse a later growth of
         # the label interest with the growth during the query.
         self._index.sync()
-        engine.interest.restore(self._interest)
+        scheduler.interest.restore(self._interest)
         self._index.sync()
 
     def record(self, pod: Pod, order: int, created: float) -> PodRecord:
         shape = self.shapes.of(pod)
         if shape.id < FIRST_ASKED:
-            shape.id = next(self._engine.cluster.asked_ids)
+            shape.id = next(self._scheduler.cluster.asked_ids)
         record = PodRecord(pod, shape, order, created)
         # Rows index pods by key: an existing pod of this name must keep its own entry.
         record.key = f"?{record.key}"
@@ -141,16 +141,16 @@ class _Root(msgspec.Struct):
 
 class AskedUnits:
     def __init__(
-        self, engine: Scheduler, trial: TrialState, trial_attempt: TrialAttempt, relax: bool, when: bool
+        self, scheduler: Scheduler, trial: TrialState, trial_attempt: TrialAttempt, relax: bool, when: bool
     ) -> None:
-        self._engine = engine
-        self._cluster = engine.cluster
+        self._scheduler = scheduler
+        self._cluster = scheduler.cluster
         self._trial = trial
         self._trial_attempt = trial_attempt
         self._relax = relax
         self._when = when
-        self._groups = engine.groups if engine.cluster.grouping else None
-        self.forest = engine.cluster.new_forest()
+        self._groups = scheduler.groups if scheduler.cluster.grouping else None
+        self.forest = scheduler.cluster.new_forest()
         self.notes: list[str] = []
         self._records: list[PodRecord] = []
         self._pending: dict[GroupKey, dict[str, PodRecord]] = {}
@@ -159,7 +159,7 @@ class AskedUnits:
     # ---- objects of the query
 
     def put(self, question: Question) -> None:
-        for policy in (*self._engine.objects.all(WorkloadPolicy), *question.policies):
+        for policy in (*self._scheduler.objects.all(WorkloadPolicy), *question.policies):
             self.forest.put_policy(policy)
         for workload in question.workloads:
             self.forest.put_workload(workload)
@@ -170,11 +170,11 @@ class AskedUnits:
         for group in question.pod_groups:
             self._existing_above(group.spec.parent_composite_pod_group_name, group.metadata.namespace)
         for number, pod in enumerate(question.pods):
-            if pod.spec.scheduler_name not in self._engine.profiles:
+            if pod.spec.scheduler_name not in self._scheduler.profiles:
                 name = pod.spec.scheduler_name
                 self.notes.append(f"pod {pod_key(pod)} names scheduler {name}, which is not this one; left out")
                 continue
-            record = self._trial.record(pod, number, self._engine.cluster.now)
+            record = self._trial.record(pod, number, self._scheduler.cluster.now)
             leaf = group_of(pod) if self._groups is not None else None
             if leaf is None:
                 self._records.append(record)
@@ -191,7 +191,7 @@ class AskedUnits:
         self._copied.add(leaf)
         if leaf.kind == WORKLOAD:
             name = leaf.name.partition("/")[0]
-            source = self._engine.objects.get(Workload, leaf.namespace, name)
+            source = self._scheduler.objects.get(Workload, leaf.namespace, name)
             if source is not None and self.forest.workload(leaf.namespace, name) is None:
                 self.forest.put_workload(source)
         real = self._groups.forest.named(leaf)
@@ -214,7 +214,7 @@ class AskedUnits:
             key = GroupKey("CompositePodGroup", namespace, name)
             known = self.forest.group(key)
             if known is None:
-                source = self._engine.objects.get(CompositePodGroup, namespace, name)
+                source = self._scheduler.objects.get(CompositePodGroup, namespace, name)
                 if source is None:
                     return
                 self.forest.put_composite(source)
@@ -270,10 +270,10 @@ class AskedUnits:
             wanted=len(root.records),
             verdict=verdict_of(answer),
             node_reasons=list(reasons),
-            nodes=self._engine.columns.count,
+            nodes=self._scheduler.columns.count,
             relaxations=list(changes),
             evicts=sorted(pod.key for pod in answer.victims) if isinstance(answer, NominatedAfterPreemption) else [],
-            plan=planned(self._engine, self.forest, name, answer)
+            plan=planned(self._scheduler, self.forest, name, answer)
             if isinstance(answer, NominatedAfterPreemption)
             else None,
             hints=list(hints),
@@ -284,7 +284,7 @@ class AskedUnits:
         hints: list[str] = []
 
         def read() -> None:
-            hints.extend(for_devices(self._engine.indexes.devices, root.records))
+            hints.extend(for_devices(self._scheduler.indexes.devices, root.records))
 
         answer = self._trial_attempt.attempt(unit, evict=True, before_evictions=read)
         if isinstance(answer, Refused):
@@ -296,7 +296,7 @@ class AskedUnits:
         return [each.text for each in blockers_of(self._cluster, leaves)]
 
     def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason], blockers: Sequence[str]) -> str:
-        columns, shapes = self._engine.columns, dict.fromkeys(record.shape for record in root.records)
+        columns, shapes = self._scheduler.columns, dict.fromkeys(record.shape for record in root.records)
         if blockers:
             return sentence_case(blockers[0])
         if verdict.proof is not None:
@@ -312,12 +312,12 @@ class AskedUnits:
         """Return when a unit would start at the earliest: as text, and as a time if it is known."""
 
         def attempt() -> Assignment | None:
-            answer = self._engine.attempts.attempt(unit, AttemptOptions(gates=True, evict=False))
+            answer = self._scheduler.attempts.attempt(unit, AttemptOptions(gates=True, evict=False))
             return list(answer.assignment) if isinstance(answer, Placed) else None
 
         group = self.forest.group(root.key) if root.key is not None else None
         key = group.spec.topology_key if group is not None and group.spec is not None else ""
-        starts = self._engine.starts
+        starts = self._scheduler.starts
         own = {r.key for r in root.records}
         known = starts.plan.first_start(root.records, group)
         if known is not None and known[0] == FOREVER:
@@ -369,21 +369,21 @@ class AskedUnits:
             wanted=1,
             places=[place],
             nodes=state.columns.count,
-            devices=devices_of(self._engine.indexes.devices, root.records),
+            devices=devices_of(self._scheduler.indexes.devices, root.records),
         )
 
     def _group(self, root: _Root, key: GroupKey) -> WhatIfUnit:
         tree = self.target(root)
         if not isinstance(tree, GroupTree):
             assert isinstance(tree, Refused)
-            return self._no(root, tree, hints=for_devices(self._engine.indexes.devices, root.records))
+            return self._no(root, tree, hints=for_devices(self._scheduler.indexes.devices, root.records))
         group, state = tree.group, self._cluster
         answer, hints = self._attempt(root, tree)
         if not isinstance(answer, Placed):
             changes: list[Relaxation] = []
             if self._relax and isinstance(answer, Refused):
-                changes = relaxations(state, group, answer, self._engine.attempts.group_plugins(tree))
-                changes += enough_nodes(self._engine, tree)
+                changes = relaxations(state, group, answer, self._scheduler.attempts.group_plugins(tree))
+                changes += enough_nodes(self._scheduler, tree)
             return self._no(root, answer, changes=changes, unit=tree, hints=hints)
         for record, row in answer.assignment:
             self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])
@@ -398,7 +398,7 @@ class AskedUnits:
             wanted=total,
             places=self._places(group, answer.assignment),
             nodes=state.columns.count,
-            devices=devices_of(self._engine.indexes.devices, root.records),
+            devices=devices_of(self._scheduler.indexes.devices, root.records),
         )
 
     def _places(self, root: Group, assignment: Assignment) -> list[GroupPlace]:
@@ -417,13 +417,13 @@ class AskedUnits:
             if not rows or group.spec is None:
                 continue
             mine = rows_of.get(group.key, {})
-            names = self._engine.columns.names
+            names = self._scheduler.columns.names
             shares = [NodeShare(name, n) for name, n in sorted((names[row], n) for row, n in mine.items())]
             key = group.spec.topology_key or ""
-            node = self._engine.columns.nodes[rows[0]]
+            node = self._scheduler.columns.nodes[rows[0]]
             domain = node.metadata.labels.get(key, "") if node is not None and key else ""
             pods = sum(n for leaf in leaves for n in rows_of.get(leaf, {}).values())
-            ring = ring_cost_of(self._engine.columns, members.get(group.key, ()), group.policy)
+            ring = ring_cost_of(self._scheduler.columns, members.get(group.key, ()), group.policy)
             found.append(GroupPlace(str(group.key), pods, key, domain, shares, ring))
         return found
 
