@@ -217,6 +217,10 @@ def test_the_role_and_the_option_name_every_dialect() -> None:
         for verb in rule["verbs"]
     }
     followed = [dialect.resource for dialect in DIALECTS.values()] + [RESOURCE]
-    written = {(dialect.resource.group, f"{dialect.resource.plural}/status", "patch") for dialect in DIALECTS.values()}
+    written = {
+        (dialect.resource.group, "/".join(filter(None, (dialect.resource.plural, path))), "patch")
+        for dialect in DIALECTS.values()
+        for path in dialect.status_paths
+    }
     assert rights == written | {(r.group, r.plural, verb) for r in followed for verb in ("list", "watch")}
     assert sorted(DIALECT_NAMES) == sorted(DIALECTS)

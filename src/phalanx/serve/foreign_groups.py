@@ -307,18 +307,18 @@ class ForeignGroups:
             return
         body = {"metadata": {"uid": state.object.metadata.uid}, "status": status}
 
-        async def patch(part: str) -> bytes:
-            return await self._client.patch(dialect.resource, name.name, body, name.namespace, subresource=part)
+        async def patch(path: str) -> bytes:
+            return await self._client.patch(dialect.resource, name.name, body, name.namespace, subresource=path)
 
-        for part in ("",) if name.dialect in self._whole else ("status", ""):
+        for path in ("",) if name.dialect in self._whole else dialect.status_paths:
             try:
-                await retrying(partial(patch, part), self._rng)
+                await retrying(partial(patch, path), self._rng)
             except NotFound:
-                continue  # deleted, or a kind without the subresource, such as Volcano's
+                continue  # deleted, or a definition without the subresource
             except ApiProblem as error:
                 log.warning("status of %s PodGroup %s/%s: %s", name.dialect, name.namespace, name.name, error)
                 return
             state.written = status
-            if not part:
+            if not path:
                 self._whole.add(name.dialect)
             return

@@ -84,6 +84,7 @@ class GroupProgress(msgspec.Struct, frozen=True):
 class Dialect(Protocol):
     name: str
     resource: Resource
+    status_paths: tuple[str, ...]  # where its status may be written: the subresource, or "" for the object itself
 
     def group_of(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, str] | None:
         """Return the names of a pod's PodGroup and subgroup ("" without one); None if the pod is in none."""

@@ -14,6 +14,7 @@ OLD_LABEL = "pod-group.scheduling.sigs.k8s.io"
 class CoschedulingDialect:
     name = "coscheduling"
     resource = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup")
+    status_paths: tuple[str, ...] = ("status",)
 
     def group_of(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, str] | None:
         name = labels.get(LABEL) or labels.get(OLD_LABEL)

@@ -30,6 +30,7 @@ SUBGROUP = "kai.scheduler/subgroup-name"
 class KaiDialect:
     name = "kai"
     resource = Resource("scheduling.run.ai", "v2alpha2", "podgroups", "PodGroup")
+    status_paths: tuple[str, ...] = ("status",)
 
     def group_of(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, str] | None:
         name = annotations.get(GROUP_NAME)

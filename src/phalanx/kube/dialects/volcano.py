@@ -31,6 +31,7 @@ _REASONS = {UNSCHEDULABLE: "NotEnoughResources", "WaitingForMembers": "NotEnough
 class VolcanoDialect:
     name = "volcano"
     resource = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup")
+    status_paths: tuple[str, ...] = ("status", "")  # its definition has no subresource
 
     def group_of(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, str] | None:
         name = next((annotations[key] for key in GROUP_NAMES if annotations.get(key)), "")

@@ -40,8 +40,11 @@ def _head(spec: Json) -> Json:
     if not spec.get("enableInTreeAutoscaling"):
         return template
     resources = (spec.get("autoscalerOptions") or {}).get("resources")
-    added = {**AUTOSCALER, "resources": resources} if resources else AUTOSCALER
     pod: Json = template.get("spec") or {}
+    image = next(
+        (each.get("image") for each in pod.get("containers") or ()), None
+    )  # KubeRay uses the image of the head
+    added = {**AUTOSCALER, "image": image, **({"resources": resources} if resources else {})}
     return {**template, "spec": {**pod, "containers": [*(pod.get("containers") or ()), added]}}
 
 
