@@ -74,8 +74,8 @@ fuzz-workloads lives: venv
 	  $(if $(SECONDS),--seconds $(SECONDS)) $(if $(SEQUENCES)$(SECONDS),,--sequences 200) $(if $(SEQUENCES),--sequences $(SEQUENCES))
 
 lint: venv
-	$(BIN)/ruff check src tests bench tools/pages
-	$(BIN)/ruff format --check --quiet src tests bench tools/pages
+	$(BIN)/ruff check src tests bench tools
+	$(BIN)/ruff format --check --quiet src tests bench tools
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini

@@ -10,7 +10,8 @@ SIGNS = ("ConnectionError", "NewConnectionError", "Name or service not known", "
 
 
 def main() -> int:
-    command = [sys.executable, "-m", "pip_audit", "--requirement", "requirements.lock", "--disable-pip", "--progress-spinner", "off"]  # fmt: skip
+    options = ["--requirement", "requirements.lock", "--disable-pip", "--progress-spinner", "off"]
+    command = [sys.executable, "-m", "pip_audit", *options]
     done = subprocess.run(command, text=True, capture_output=True, check=False)
     text = done.stdout + done.stderr
     # A mirror without advisories makes pip-audit skip everything and still say that nothing was found.

@@ -37,7 +37,7 @@ def main(data_file: str) -> int:
         print(f"coverage of phalanx.{package}: {percent:.1f} % of lines (floor {floor} %)")
         if percent < floor:
             fell += 1
-            print(f"phalanx.{package} FELL below its floor: test what is new (`make coverage` shows lines not reached)")
+            print(f"phalanx.{package} FELL below its floor: test what is new; `make coverage` shows lines not reached")
     return 1 if fell else 0
 
 

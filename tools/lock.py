@@ -4,8 +4,8 @@
     python tools/lock.py dev > requirements-dev.lock
     python tools/lock.py --fits requirements-dev.lock     # code 0: made for this interpreter and platform
 
-pip resolves, for the platform at hand and the first release of its Python (3.11.0 where 3.11.7 runs): what the lock names
-can be installed with every later one, such as a distribution's own. Another platform wants a lock made there.
+pip resolves, for the platform at hand and the first release of its Python (3.11.0 where 3.11.7 runs): what the lock
+names can be installed with every later one, such as a distribution's own. Another platform wants a lock made there.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def resolved(extra: str) -> list[dict[str, Any]]:
 def requested_extras(found: list[dict[str, Any]]) -> dict[str, set[str]]:
     """Return, by lower-case package name, the extras with which other packages of the lock require it.
 
-    The pin must name them: pip (seen with 23.2) otherwise takes the newest release for `coverage[toml]>=7` and rejects it as not
-    pinned, from the day on which a newer release than the pinned one exists.
+    The pin must name them: pip (seen with 23.2) otherwise takes the newest release for `coverage[toml]>=7` and rejects
+    it as not pinned, from the day on which a newer release than the pinned one exists.
     """
     extras: dict[str, set[str]] = {}
     for each in found:

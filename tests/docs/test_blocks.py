@@ -19,8 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 ELSEWHERE = {
     "migrate.md": "kinds of Kueue, which a cluster does not serve by itself: test_walkthroughs.py applies them",
     "metrics.md": "rules of Prometheus: test_documented.py reads them",
-    "plugins.md": "a configuration with the page's own plugin: tests/engine/test_plugin_docs.py runs it",
-    "testing.md": "a workflow of a CI: its commands are read by test_commands_on_pages.py",
+    "plugins.md": "a configuration with its own plugin, run by tests/engine/test_plugin_docs.py; a workflow of a CI",
 }
 
 

@@ -1,4 +1,4 @@
-"""The sample of docs/testing.md runs as printed: in an empty directory, with nothing but Phalanx and pytest."""
+"""The sample of docs/plugins.md runs as printed: in an empty directory, with nothing but Phalanx and pytest."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PAGE = Path(__file__).parents[2] / "docs" / "plugins.md"
 
 
 @pytest.mark.slow

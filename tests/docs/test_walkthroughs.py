@@ -33,9 +33,14 @@ def test_a_document_that_lies_is_caught() -> None:
     assert not matches(["a <AGE>"], ["a"])
     assert not matches(["a"], ["a", "b"])
     assert matches(["..."], [])
-    walk = parse("```sh\nphalanx up\n```\n```console\n$ cat <<'EOF'\n$ not a command\nEOF\nout\n$ next\n```\n")
+    (walk,) = parse("```sh\nphalanx up\n```\n```console\n$ cat <<'EOF'\n$ not a command\nEOF\nout\n$ next\n```\n")
     assert walk.start == "phalanx up"
     assert [(step.command, step.expected) for step in walk.steps] == [
         ("cat <<'EOF'\n$ not a command\nEOF", ["out"]),
         ("next", []),
+    ]
+    text = "```sh\nphalanx up\n```\n```console\n$ one\n```\n```sh\nphalanx up --nodes 2\n```\n```console\n$ two\n```\n"
+    assert [(walk.start, walk.steps[0].command) for walk in parse(text)] == [
+        ("phalanx up", "one"),
+        ("phalanx up --nodes 2", "two"),
     ]

@@ -19,11 +19,16 @@ from support.verdicts import binds, not_helpful
 DOCS = Path(__file__).parents[2] / "docs" / "plugins.md"
 
 
+def blocks(text):
+    """Return the plugin and its tests: the Python blocks that are not named files of another section."""
+    return re.findall(r"```python\n(?!# )(.*?)```", text, re.S)
+
+
 @pytest.fixture
 def installed(tmp_path, monkeypatch):
     """A package that offers the documented plugin by entry point."""
     text = DOCS.read_text()
-    code, _ = re.findall(r"```python\n(.*?)```", text, re.S)
+    code, _ = blocks(text)
     (entry,) = re.findall(r"```toml\n\[project\.entry-points\.\"(.*?)\"\]\n(.*?)```", text, re.S)
     (tmp_path / "rents.py").write_text(code)
     info = tmp_path / "rents-1.dist-info"
@@ -47,7 +52,7 @@ def test_the_documented_plugin_works_as_documented(installed):
 
 def test_the_documented_tests_pass_as_printed(tmp_path):
     """Two files, as a reader would make them, and pytest."""
-    plugin, tests = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.S)
+    plugin, tests = blocks(DOCS.read_text())
     (tmp_path / "rents.py").write_text(plugin)
     (tmp_path / "test_rents.py").write_text(tests)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", ".", "test_rents.py"]

@@ -2,10 +2,11 @@
 
 A line that starts with `$ ` is a command; a here-document belongs to it. What follows, up to the next command, is what
 the command prints. `<WORD>` stands for something that differs from run to run (`<PODS>` for several, with commas), a
-line `...` for any lines; runs of blanks count as one. The command that starts the cluster is in the one `sh` block and
-runs beside the others. A `yaml` block that begins with the comment `# NAME.yaml` is that file.
+line `...` for any lines; runs of blanks count as one. The command that starts the cluster is in an `sh` block and runs
+beside the others; a further `sh` block begins another cluster in another directory. A `yaml` block that begins with the
+comment `# NAME.yaml` is that file.
 
-    python -m support.walkthrough docs/how-to/groups-by-hand.md    # prints what really comes out
+    python -m support.walkthrough docs/how-to/gang-workloads.md    # prints what really comes out
 """
 
 from __future__ import annotations
@@ -32,27 +33,30 @@ class Step:
 
 @dataclass
 class Walk:
-    start: str
-    steps: list[Step]
+    start: str = ""  # the command that starts the cluster
+    steps: list[Step] = field(default_factory=list)
     files: dict[str, str] = field(default_factory=dict)
 
 
-def parse(text: str) -> Walk:
-    start, steps = "", []
-    files: dict[str, str] = {}
+def parse(text: str) -> list[Walk]:
+    """Return a walk for each cluster of the document."""
+    walks = [Walk()]
     fence = until = file = ""
     for number, line in enumerate(text.splitlines(), 1):
         if line.startswith("```"):
             fence = "" if fence else line[3:].strip()
             until = file = ""
+            if fence == "sh" and walks[-1].start:
+                walks.append(Walk())
         elif fence == "sh":
-            start += line + "\n"
+            walks[-1].start = f"{walks[-1].start}\n{line}".lstrip()
         elif fence == "yaml":
             named = re.fullmatch(r"# (\S+\.yaml)", line)
             file = named[1] if named else file
             if file:
-                files[file] = files.get(file, "") + line + "\n"
+                walks[-1].files[file] = walks[-1].files.get(file, "") + line + "\n"
         elif fence == "console":
+            steps = walks[-1].steps
             if until:
                 steps[-1].command += "\n" + line
                 until = "" if line == until else until
@@ -62,7 +66,7 @@ def parse(text: str) -> Walk:
                 until = here[1] if here else ""
             else:
                 steps[-1].expected.append(line)
-    return Walk(start.strip(), steps, files)
+    return walks
 
 
 def matches(expected: list[str], printed: list[str]) -> bool:
@@ -124,13 +128,19 @@ class Shell:
 def play(document: Path, *, start: str = "", until: str = "", show: bool = False) -> list[str]:
     """Everything that differs from what the document says. `start` is for documents that start with `make up`,
     `until` what the cluster prints before the first command makes sense."""
-    walk = parse(document.read_text())
-    walk.start = start or walk.start
+    problems = []
+    for walk in parse(document.read_text()):
+        walk.start = start or walk.start
+        problems += _play(walk, document.name, until=until, show=show)
+    return problems
+
+
+def _play(walk: Walk, name: str, *, until: str, show: bool) -> list[str]:
     problems = []
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "examples").symlink_to(Path(__file__).parents[2] / "examples")
-        for name, text in walk.files.items():
-            (Path(folder) / name).write_text(text)
+        for file, text in walk.files.items():
+            (Path(folder) / file).write_text(text)
         shell = Shell(Path(folder))
         cluster = shell.background(walk.start)
         try:
@@ -153,7 +163,7 @@ def play(document: Path, *, start: str = "", until: str = "", show: bool = False
                 if not matches(expected, printed) or (code and not asks):
                     want, got = "\n".join(expected), "\n".join(printed)
                     problems.append(
-                        f"{document.name}:{step.line}: {step.command.splitlines()[0]} (exit {code})\n"
+                        f"{name}:{step.line}: {step.command.splitlines()[0]} (exit {code})\n"
                         f"--- the document says\n{want}\n--- it printed\n{got}"
                     )
         finally:

@@ -85,5 +85,5 @@ def _ready(node: Any) -> bool:
 def test_the_page_about_it_names_every_option() -> None:
     from phalanx.testing.pytest import ALLOWED
 
-    text = (Path(__file__).parents[2] / "docs" / "testing.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
     assert all(f"`{option}`" in text for option in ALLOWED)

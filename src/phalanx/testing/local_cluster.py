@@ -1,6 +1,6 @@
 """Run a real local cluster on a free port, in a thread of the test process, with a plain HTTP client for it.
 
-For users who test their own programs against a cluster: see `phalanx.testing.pytest` and docs/testing.md.
+For users who test their own programs against a cluster: see `phalanx.testing.pytest` and docs/plugins.md.
 """
 
 from __future__ import annotations
