@@ -201,6 +201,59 @@ def test_a_rule_is_changed_in_the_template_where_that_replaces_the_pods() -> Non
     )
 
 
+def test_a_template_whose_set_waits_for_its_pods_needs_them_deleted() -> None:
+    run = cluster().see(pod("db-0").owner("StatefulSet", "db").select("disk", "ssd"))
+    run.step()
+    (change,) = run.why("Pod", "db-0").relaxations
+    assert change.how == (
+        "change nodeSelector and affinity in the pod template of statefulset/db, and delete its pods that wait"
+    )
+
+
+@pytest.mark.parametrize(
+    ("label", "maker", "how"),
+    [
+        (
+            "jobset.sigs.k8s.io/jobset-name",
+            "Job",
+            "nodeSelector and affinity of a pod cannot be changed: delete jobset/train and apply it again with others",
+        ),
+        (
+            "leaderworkerset.sigs.k8s.io/name",
+            "StatefulSet",
+            "change nodeSelector and affinity in the pod template of leaderworkerset/train",
+        ),
+    ],
+)
+def test_a_remedy_names_the_object_that_its_author_wrote(label: str, maker: str, how: str) -> None:
+    run = cluster().see(pod("p").label(label, "train").owner(maker, "train-w-0").select("disk", "ssd"))
+    run.step()
+    (change,) = run.why("Pod", "p").relaxations
+    assert change.how == how
+
+
+def test_the_pods_of_a_group_written_by_hand_are_what_is_applied_again() -> None:
+    """Deleting the group alone would wait for its pods, and they would keep their node selector."""
+    run = cluster().see(pod_group("g").gang(2), *(pod(f"g-{i}").group("g").select("disk", "ssd") for i in range(2)))
+    run.step()
+    (change,) = [each for each in run.why("PodGroup", "g").relaxations if each.reason == "NodeSelector"]
+    assert change.how == (
+        "nodeSelector and affinity of a pod cannot be changed: "
+        "delete the pods of podgroup/g and apply them again with others"
+    )
+
+
+def test_the_queue_names_the_amount_that_no_node_has_free() -> None:
+    """Free nodes have room for the smaller pods, so that their amount is not what the group waits for."""
+    run = cluster().see(composite("tree").gang(2), *(pod_group(f"g{i}").parent("tree").gang(1) for i in range(2)))
+    run.see(pod("small").gpu(8).group("g0"), pod("large").gpu(16).group("g1"))
+    run.see(pod_group("mixed").gang(2), pod("a").gpu(8).group("mixed"), pod("b").gpu(16).group("mixed"))
+    run.step()
+    for kind, name in (("CompositePodGroup", "tree"), ("PodGroup", "mixed")):
+        queue = run.why(kind, name).queue
+        assert queue is not None and queue.waits_for == ["a node has 16 nvidia.com/gpu free"], name
+
+
 def events(run: Asked, name: str) -> list[str]:
     return [each.message for each in run.of(d.RecordEvent, name) if each.reason == "FailedScheduling"]
 

@@ -7,62 +7,18 @@ import re
 import signal
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from phalanx.cli.main import main
 from phalanx.cli.scheduler_client import Colours
+from support.asked_cluster import GROUPS, PODS, RACK, Phalanx, condition, members, put
 from support.local_cluster import LocalCluster
 from support.manifests import pod, pod_group
-
-Json = dict[str, Any]
-RACK = "topology.phalanx.dev/rack"
-GROUPS = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/podgroups"
-PODS = "/api/v1/namespaces/default/pods"
-
-
-def members(of: str, count: int, **spec: Any) -> list[Json]:
-    return [pod(f"{of}-{i}", gpus=8, group=of, **spec) for i in range(count)]
-
-
-def put(cluster: LocalCluster, *objects: Json) -> None:
-    for obj in objects:
-        cluster.create(PODS if obj["kind"] == "Pod" else GROUPS, obj)
-
-
-def condition(cluster: LocalCluster, path: str, name: str, status: str) -> str:
-    """Wait, by watching, for the scheduling condition of an object whose members have arrived; return its message."""
-    with cluster.watch(path, fieldSelector=f"metadata.name={name}") as watch:
-        while True:
-            event = watch.next()
-            assert event is not None, f"{name} never got the condition"
-            for found in (event[1].get("status") or {}).get("conditions") or ():
-                if found.get("reason") == "WaitingForMembers":
-                    continue
-                if found["type"] in ("PodScheduled", "PodGroupInitiallyScheduled") and found["status"] == status:
-                    return str(found.get("message", ""))
-
-
-class Phalanx:
-    """The command line in this process, as `main` runs it."""
-
-    def __init__(self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-        self._capsys, self._monkeypatch = capsys, monkeypatch
-
-    def __call__(self, *arguments: str, code: int) -> str:
-        self._monkeypatch.setattr(sys, "argv", ["phalanx", *arguments])
-        with pytest.raises(SystemExit) as end:
-            main()
-        out, err = self._capsys.readouterr()
-        assert end.value.code == code, out + err
-        return out + err
 
 
 @pytest.fixture
@@ -105,7 +61,10 @@ def test_json_has_the_same_and_more(up: LocalCluster, phalanx: Phalanx) -> None:
 
 def test_a_remedy_for_a_fixed_field_says_how_to_apply_it(up: LocalCluster, phalanx: Phalanx) -> None:
     text = phalanx("why", "podgroup/train", "--kubeconfig", str(up.kubeconfig), code=1)
-    assert "delete podgroup/train and apply it again with the topology key topology.phalanx.dev/block" in text
+    assert (
+        "delete podgroup/train and its pods, and apply them again with the topology key topology.phalanx.dev/block"
+        in text
+    )
     patch = next(line.strip() for line in text.splitlines() if "kubectl patch podgroup/train" in line)
     body = json.loads(patch.partition("-p ")[2].strip("'"))
     answer = up.ask("PATCH", f"{GROUPS}/train", body, content_type="application/merge-patch+json", dryRun="All")
@@ -152,91 +111,6 @@ def test_watching_prints_again_when_the_answer_changed(up: LocalCluster) -> None
         up.delete(f"{GROUPS}/watched")
 
 
-def test_a_workload_is_answered_for_by_its_groups(up: LocalCluster, phalanx: Phalanx) -> None:
-    """Asking about what one wrote: the groups made for it, and a clear word where there are none."""
-    jobs = "/apis/batch/v1/namespaces/default/jobs"
-    template = {"spec": {**pod("x", gpus=8)["spec"], "restartPolicy": "Never"}}
-    gang = {"schedulingPolicy": {"gang": {}}}
-    spec = {"parallelism": 9, "completions": 9, "scheduling": gang, "template": template}
-    up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "mine"}, "spec": spec})
-    with up.watch(GROUPS) as watch:
-        while not (event := watch.next())[1]["metadata"]["name"].startswith("mine-"):
-            pass
-    group_name = event[1]["metadata"]["name"]
-    condition(up, GROUPS, group_name, "False")
-    here = ("--kubeconfig", str(up.kubeconfig))
-    assert f"podgroup/{group_name} in default: pending" in phalanx("why", "job/mine", *here, code=1)
-    assert f"podgroup/default/{group_name}: " in phalanx("plan", "job/mine", *here, code=1)
-    assert f"podgroup/{group_name} in default: pending" in phalanx("why", "job", "mine", *here, code=1)
-    assert f"podgroup/{group_name} in default: pending" in phalanx("why", "pg", group_name, *here, code=1)
-    missing = phalanx("why", "jobs/other", *here, code=2)
-    assert "error: there is no Job other in default; see kubectl get jobs" in missing
-    assert "Usage" not in missing  # the command was right
-    assert "there is no namespace 'nowhere'" in phalanx("why", "job/mine", "-n", "nowhere", *here, code=2)
-    assert "there is one in default: add -n default" in phalanx("why", "job/mine", "-n", "kube-system", *here, code=2)
-    assert "one thing at a time" in phalanx("why", "job/mine", "job/other", *here, code=2)
-    up.delete(f"{jobs}/mine", propagationPolicy="Background")
-
-
-def test_a_suspended_job_and_one_over_its_quota_say_so(up: LocalCluster, phalanx: Phalanx) -> None:
-    here = ("--kubeconfig", str(up.kubeconfig), "-n", "limited")
-    jobs = "/apis/batch/v1/namespaces/limited/jobs"
-    up.create("/api/v1/namespaces", {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "limited"}})
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": {"pods": "1"}}}
-    up.create("/api/v1/namespaces/limited/resourcequotas", quota)
-    template = {"spec": {**pod("x", gpus=1)["spec"], "restartPolicy": "Never"}}
-    for name, suspend in (("sleeping", True), ("large", False)):
-        spec = {"completions": 2, "parallelism": 2, "suspend": suspend, "template": template}
-        up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
-    events = "/api/v1/namespaces/limited/events"
-    up.wait(events, lambda found: any(event["reason"] == "FailedCreate" for event in found["items"]))
-    text = phalanx("why", "job/sleeping", *here, code=1)
-    assert text.startswith(
-        "job/sleeping in limited: pending\n  Is suspended (spec.suspend); `kubectl patch job/sleeping"
-    )
-    assert '{"spec": {"suspend": false}}' in text
-    assert (
-        json.loads(phalanx("why", "job/sleeping", *here, "-o", "json", code=1))["items"][0]["items"][0]["headline"]
-        in text
-    )
-    text = phalanx("why", "job/large", *here, code=1)
-    assert "Its pods cannot be created" in text and "exceeded quota: few" in text
-    gang: Json = {"parallelism": 2, "completions": 2, "completionMode": "Indexed"}
-    gang["scheduling"] = {"schedulingPolicy": {"gang": {}}}
-    gang["template"] = {"spec": {**template["spec"], "priorityClassName": "nonesuch"}}
-    up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "ranked"}, "spec": gang})
-    up.wait(events, lambda found: any(event["reason"] == "FailedWorkloadCreate" for event in found["items"]))
-    text = phalanx("why", "job/ranked", *here, code=1)
-    assert "no PriorityClass with name nonesuch was found" in text
-    labels = {"app": "web"}
-    web: Json = {"replicas": 2, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}}}
-    web["template"]["spec"] = pod("x", gpus=1)["spec"]
-    sets = "/apis/apps/v1/namespaces/limited/replicasets"
-    up.create(sets, {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"}, "spec": web})
-    up.wait(events, lambda found: any('"web-' in event["message"] for event in found["items"]))
-    text = phalanx("why", "replicaset/web", *here, code=1)
-    assert "Its pods cannot be created" in text and "asks for no group" not in text
-    up.delete("/api/v1/namespaces/limited")
-
-
-def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster, phalanx: Phalanx) -> None:
-    replica_sets = "/apis/apps/v1/namespaces/default/replicasets"
-    labels = {"app": "plain"}
-    spec = {
-        "replicas": 5,
-        "selector": {"matchLabels": labels},
-        "template": {"metadata": {"labels": labels}, "spec": pod("x", gpus=99)["spec"]},
-    }
-    up.create(
-        replica_sets, {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "plain"}, "spec": spec}
-    )
-    up.wait(PODS, lambda found: sum(pod["metadata"]["name"].startswith("plain-") for pod in found["items"]) == 5)
-    text = phalanx("why", "replicaset/plain", "--kubeconfig", str(up.kubeconfig), code=1)
-    assert "asks for no group: its pods are placed one by one" in text
-    assert "5 of its pods wait; the first 3:" in text and text.count("in default: pending") == 3
-    up.delete(f"{replica_sets}/plain", propagationPolicy="Background")
-
-
 def test_a_pod_with_a_node_that_has_not_started_says_what_its_node_reports(up: LocalCluster, phalanx: Phalanx) -> None:
     """A gang whose image is missing was only said to run: its pods have nodes."""
     here = ("--kubeconfig", str(up.kubeconfig), "-n", "images")
@@ -252,89 +126,6 @@ def test_a_pod_with_a_node_that_has_not_started_says_what_its_node_reports(up: L
         text = phalanx("why", asked, *here, code=0)
         assert "starting:   g-0: ImagePullBackOff (container " in text and image in text, text
     up.delete("/api/v1/namespaces/images")
-
-
-def test_a_job_that_has_failed_is_not_pending(up: LocalCluster, phalanx: Phalanx) -> None:
-    """Every deleted pod of a preempted gang counts as failed; the answer was "pending, not queued"."""
-    jobs = "/apis/batch/v1/namespaces/default/jobs"
-    template = {"spec": {**pod("x", gpus=99)["spec"], "restartPolicy": "Never"}}
-    spec = {"completions": 8, "parallelism": 8, "completionMode": "Indexed", "backoffLimit": 0, "template": template}
-    spec["scheduling"] = {"schedulingPolicy": {"gang": {}}}
-    up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "over"}, "spec": spec})
-    mine = up.wait(PODS, lambda found: sum(p["metadata"]["name"].startswith("over-") for p in found["items"]) == 8)
-    first = next(p["metadata"]["name"] for p in mine["items"] if p["metadata"]["name"].startswith("over-"))
-    up.delete(f"{PODS}/{first}")
-    up.wait(f"{jobs}/over", lambda job: any(c["type"] == "Failed" for c in job["status"].get("conditions") or ()))
-    text = phalanx("why", "job/over", "--kubeconfig", str(up.kubeconfig), code=0)
-    assert "job/over in default has ended" in text and "Failed, BackoffLimitExceeded" in text
-    assert "podFailurePolicy" in text and "pending" not in text
-    up.delete(f"{jobs}/over", propagationPolicy="Background")
-
-
-def test_a_job_whose_template_names_a_group_is_answered_for_by_that_group(up: LocalCluster, phalanx: Phalanx) -> None:
-    """KEP-4671's own example: the template has a workloadRef, and the Workload has no controllerRef."""
-    here = ("--kubeconfig", str(up.kubeconfig))
-    jobs = "/apis/batch/v1/namespaces/default/jobs"
-    workload = {
-        "apiVersion": "scheduling.k8s.io/v1alpha1",
-        "kind": "Workload",
-        "metadata": {"name": "job-1"},
-        "spec": {"podGroups": [{"name": "pg1", "policy": {"gang": {"minCount": 100}}}]},
-    }
-    up.create("/apis/scheduling.k8s.io/v1alpha1/namespaces/default/workloads", workload)
-    put(up, pod_group("by-hand", 7))
-    for name, link in (
-        ("job-1", {"workloadRef": {"name": "job-1", "podGroup": "pg1"}}),
-        ("job-2", {"schedulingGroup": {"podGroupName": "by-hand"}}),
-    ):
-        template = {"spec": {**pod("x", gpus=1)["spec"], "restartPolicy": "Never", **link}}
-        spec = {"completions": 2, "parallelism": 2, "completionMode": "Indexed", "template": template}
-        up.create(jobs, {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}, "spec": spec})
-        up.wait(PODS, lambda found, name=name: sum(p["metadata"]["name"].startswith(name) for p in found["items"]) == 2)
-    text = phalanx("why", "job/job-1", *here, code=1)
-    assert "asks for no group" not in text
-    assert "job-1/pg1 has 2 of 100" in text and text.count("in default: ") == 1  # one answer, of the gang
-    text = phalanx("why", "job/job-2", *here, code=1)
-    assert "podgroup/by-hand in default: pending" in text and "asks for no group" not in text
-    for name in ("job-1", "job-2"):
-        up.delete(f"{jobs}/{name}", propagationPolicy="Background")
-
-
-def test_a_set_whose_workload_is_ignored_says_so(up: LocalCluster, phalanx: Phalanx) -> None:
-    here = ("--kubeconfig", str(up.kubeconfig))
-    sets, labels = "/apis/apps/v1/namespaces/default/statefulsets", {"app": "aside"}
-    template = {"metadata": {"labels": labels}, "spec": pod("x", gpus=0)["spec"]}
-    spec = {"replicas": 2, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels}, "template": template}
-    up.create(sets, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "aside"}, "spec": spec})
-    reference = {"apiGroup": "apps", "kind": "StatefulSet", "name": "aside"}
-    spec = {
-        "controllerRef": reference,
-        "podGroupTemplates": [{"name": "w", "schedulingPolicy": {"gang": {"minCount": 2}}}],
-    }
-    workloads = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
-    body = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "aside"}, "spec": spec}
-    up.create(workloads, body)
-    up.wait(PODS, lambda found: sum(p["metadata"]["name"].startswith("aside") for p in found["items"]) == 2)
-    up.wait(
-        "/api/v1/namespaces/default/events",
-        lambda found: any(e.get("reason") == "WorkloadIgnored" for e in found["items"]),
-    )
-    text = phalanx("why", "statefulset/aside", *here, code=1)
-    assert "statefulset/aside in default has no groups: WorkloadIgnored: Workload aside is about" in text
-    assert "workload/aside in default: no pod refers to it yet" in phalanx("why", "workload/aside", *here, code=1)
-    up.delete(f"{sets}/aside", propagationPolicy="Background")
-    up.delete(f"{workloads}/aside")
-
-
-def test_a_workload_that_was_not_looked_at_yet_is_not_said_to_ask_for_nothing(
-    start_cluster: Callable[..., LocalCluster], phalanx: Phalanx
-) -> None:
-    cluster = start_cluster(run_controllers=False, run_nodes=False)
-    spec = {"template": {"spec": {**pod("x", gpus=8)["spec"], "restartPolicy": "Never"}}}
-    body = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "new"}, "spec": spec}
-    cluster.create("/apis/batch/v1/namespaces/default/jobs", body)
-    text = phalanx("why", "job/new", "--kubeconfig", str(cluster.kubeconfig), code=0)
-    assert "job/new in default has neither groups nor pods yet: no controller has come to it" in text
 
 
 def test_kubeconfig_may_come_from_the_environment(
@@ -536,29 +327,3 @@ def test_colours_are_for_terminals_that_want_them(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("NO_COLOR")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: False, raising=False)
     assert Colours()("pending", "yellow") != "pending"
-
-
-def test_a_set_whose_workload_does_not_fit_says_so_once(up: LocalCluster, phalanx: Phalanx) -> None:
-    here = ("--kubeconfig", str(up.kubeconfig))
-    sets, labels = "/apis/apps/v1/namespaces/default/statefulsets", {"app": "tall"}
-    reference = {"apiGroup": "apps", "kind": "StatefulSet", "name": "tall"}
-    spec: Json = {
-        "controllerRef": reference,
-        "podGroupTemplates": [{"name": "w", "schedulingPolicy": {"gang": {"minCount": 9}}}],
-    }
-    workloads = "/apis/scheduling.k8s.io/v1beta1/namespaces/default/workloads"
-    body = {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": "tall"}, "spec": spec}
-    up.create(workloads, body)
-    meta = {"name": "tall", "annotations": {"scheduling.phalanx.dev/gang": "true"}}
-    template = {"metadata": {"labels": labels}, "spec": pod("x", gpus=0)["spec"]}
-    spec = {"replicas": 2, "podManagementPolicy": "Parallel", "selector": {"matchLabels": labels}, "template": template}
-    up.create(sets, {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": meta, "spec": spec})
-    events = "/api/v1/namespaces/default/events"
-    up.wait(events, lambda found: any(e.get("reason") == "WorkloadDoesNotFit" for e in found["items"]))
-    time.sleep(1.0)  # for the controller of the pods, which tries too
-    text = phalanx("why", "statefulset/tall", *here, code=1)
-    assert "statefulset/tall in default has no groups: WorkloadDoesNotFit: template 'w' of Workload tall" in text
-    about = [e for e in up.get(events)["items"] if e["involvedObject"]["name"] == "tall" and e["type"] == "Warning"]
-    assert {event["reason"] for event in about} == {"WorkloadDoesNotFit"}
-    up.delete(f"{sets}/tall", propagationPolicy="Background")
-    up.delete(f"{workloads}/tall")

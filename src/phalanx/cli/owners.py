@@ -16,7 +16,8 @@ from phalanx.cli.output import CommandError, CommandResult
 from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, require_namespace, target
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.workloads.kind import WorkloadKind
-from phalanx.controllers.workloads.registry import BY_KIND, BY_NAME, group
+from phalanx.controllers.workloads.member import PodView
+from phalanx.controllers.workloads.registry import BY_KIND, BY_NAME, group, places
 from phalanx.engine.explain.values import Report, Why
 from phalanx.kube.group_api import GroupApi
 from phalanx.model.groups.keys import COMPOSITE, WORKLOAD, GroupKey, group_of
@@ -216,6 +217,8 @@ async def _instead(
     pods = [pod for pod in await _items(client, r.PODS, namespace) if _belongs(pod, body)]
     if announced:
         notes = [f"{kind.lower()}/{name} in {namespace} has no groups: {announced[0]}"]
+    elif not pods and (made := BY_KIND[kind].creates) is not None:
+        notes = [f"{kind.lower()}/{name} in {namespace} has no {made.kind} at the moment, so none of its pods waits"]
     elif not pods and not body.get("status") and _asks(body):
         notes = [f"{kind.lower()}/{name} in {namespace} has neither groups nor pods yet: no controller has come to it"]
     else:
@@ -252,7 +255,10 @@ def _belongs(pod: Json, owner: Json) -> bool:
     selector = (owner.get("spec") or {}).get("selector") or {}
     wanted = selector.get("matchLabels") or {}
     labels = pod["metadata"].get("labels") or {}
-    return bool(wanted) and all(labels.get(key) == value for key, value in wanted.items())
+    if wanted and all(labels.get(key) == value for key, value in wanted.items()):
+        return True
+    slots = places(msgspec.convert(pod, PodView))  # made by a Job or set of it
+    return any((slot.kind, slot.name) == (owner["kind"], owner["metadata"]["name"]) for slot in slots)
 
 
 async def groups_of(client: Client, kind: WorkloadKind, namespace: str, name: str) -> list[tuple[str, str]]:

@@ -14,6 +14,7 @@ from phalanx.base.clock import rfc3339
 from phalanx.engine.explain import hints
 from phalanx.engine.explain.demand import enough_nodes
 from phalanx.engine.explain.device_hints import for_devices, with_devices
+from phalanx.engine.explain.hints import Needs
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.pending import held
 from phalanx.engine.explain.relax import for_pod, relaxations
@@ -54,7 +55,6 @@ from phalanx.model.objects import Workload
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
-Needs = tuple[tuple[int, float], ...]  # (resource id, amount)
 _INSUFFICIENT = "Insufficient "
 KINDS = ("Pod", POD_GROUP, COMPOSITE, WORKLOAD)
 _EVENTS = {
@@ -445,13 +445,13 @@ class _Query:
             until = rfc3339(equivalence_class.deadline)
             needs = equivalence_class.needs
             named = reasons or proof is not None or not equivalence_class.wakes & _OBJECTS
-            waits = [self._change(needs, reasons, proof)] if needs is not None and named else []
+            waits = [self._change(root, needs, reasons, proof)] if needs is not None and named else []
             known = (Wake.NODE_ADDED, Wake.NODE_CHANGED) if _ANY_NODE in waits else ()
             waits += [text for bit, text in _EVENTS.items() if bit & equivalence_class.wakes and bit not in known]
         overtaken = self._scheduler.starts.text(root)
         return QueuePlace(root.queue_name.value, position, root.attempts, until, waits, gate, message, overtaken)
 
-    def _change(self, needs: Needs, reasons: Sequence[str], proof: Proof | None) -> str:
+    def _change(self, root: SchedulingUnit, needs: Needs, reasons: Sequence[str], proof: Proof | None) -> str:
         """Describe the node change that is waited for. Names only the requested resources that are missing."""
         short: set[str] = set()
         if proof is not None:
@@ -465,6 +465,7 @@ class _Query:
         if DEVICES in short:
             return "devices that its claims ask for are free"
         names = self._scheduler.columns.resource_names
+        needs = hints.lacking(self._scheduler.columns, root.records.values(), needs)
         missing = tuple((rid, value) for rid, value in needs if names[rid] in short)
         amounts = self._amounts(missing or (() if reasons else needs))
         return f"a node has {amounts} free" if amounts else _ANY_NODE

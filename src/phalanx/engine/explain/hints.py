@@ -17,6 +17,7 @@ from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey, Member
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
+Needs = tuple[tuple[int, float], ...]  # (resource id, amount)
 MOST_NAMED = 3
 NOT_RESPONDING = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
@@ -45,6 +46,17 @@ def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) 
     if alike:
         found.append(f"pods without spec.schedulingGroup look like members ({_named(alike)}): {_join(key)}")
     return found
+
+
+def lacking(columns: Columns, records: Iterable[PodRecord], needs: Needs) -> Needs:
+    """Return the needs with the smallest request of a pod that no node has free, where some pods have room already."""
+    requests = [dict(record.shape.requests) for record in records]
+    found = []
+    for resource, least in needs:
+        free = (columns.alloc[resource] - columns.used[resource]).max(where=columns.alive, initial=0.0)
+        asked = {request.get(resource, 0.0) for request in requests}
+        found.append((resource, min((amount for amount in asked if amount > free), default=least)))
+    return tuple(found)
 
 
 def unconfirmed_ends(forest: GroupForest, key: GroupKey, columns: Columns) -> list[str]:

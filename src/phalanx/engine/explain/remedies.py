@@ -10,7 +10,8 @@ from phalanx.engine.explain.values import Relaxation
 from phalanx.model.groups import GroupKey
 from phalanx.model.objects.meta import ObjectMeta
 
-_ROLLED_OUT = ("deployment", "statefulset", "daemonset", "replicationcontroller")  # replace pods of an old template
+# Kinds that replace pods of an old template.
+_ROLLED_OUT = ("deployment", "statefulset", "daemonset", "replicationcontroller", "leaderworkerset")
 # Reason for programs -> (field of the pod, what to apply instead).
 _RULES = {
     "NodeSelector": ("nodeSelector and affinity", "with others"),
@@ -20,13 +21,15 @@ _RULES = {
     "Taints": ("tolerations", "with a toleration"),
 }
 _TEMPLATE_HASH = "pod-template-hash"
+# Label of pods -> the kind that made their controller.
+_MADE_FOR = {"jobset.sigs.k8s.io/jobset-name": "JobSet", "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet"}
 
 
 def with_how(found: Sequence[Relaxation], what: str, *, owned: bool) -> list[Relaxation]:
     """Add to each change how to apply it.
 
     what: "jobset/train": the object that a user deletes and applies again
-    owned: the group is written by the controller of that object
+    owned: the group, or the pod, is written by the controller of that object
     """
     return [
         msgspec.structs.replace(each, how=each.how or _how(each, what, owned)) if each.fits else each for each in found
@@ -34,7 +37,8 @@ def with_how(found: Sequence[Relaxation], what: str, *, owned: bool) -> list[Rel
 
 
 def _how(change: Relaxation, what: str, owned: bool) -> str:
-    again = f"delete {what} and apply it again"
+    group = not owned and not what.startswith("pod/")  # a group that pods use is not deleted without them
+    again = f"delete {what} and its pods, and apply them again" if group else f"delete {what} and apply it again"
     if change.change == "topology":
         rest = f"with the topology key {change.to}" if change.to else "without schedulingConstraints"
         return f"schedulingConstraints cannot be changed after creation: {again} {rest}"
@@ -46,7 +50,7 @@ def _how(change: Relaxation, what: str, owned: bool) -> str:
         name = "minGroupCount" if change.text.startswith("minGroupCount") else "minCount"
         patch = f'{{"spec":{{"schedulingPolicy":{{"gang":{{"{name}":{change.to}}}}}}}}}'
         return f"kubectl patch {what} --type merge -p '{patch}'"
-    return _other_template(change, what, again)
+    return _other_template(change, what, f"delete the pods of {what} and apply them again" if group else again)
 
 
 def _other_template(change: Relaxation, what: str, again: str) -> str:
@@ -58,8 +62,10 @@ def _other_template(change: Relaxation, what: str, again: str) -> str:
     field, rest = _RULES.get(change.reason, ("", ""))
     if not field:
         return ""
-    if what.partition("/")[0] in _ROLLED_OUT:
+    kind = what.partition("/")[0]
+    if kind in _ROLLED_OUT:
         text = f"change {field} in the pod template of {what}"
+        text += ", and delete its pods that wait" if kind == "statefulset" else ""  # it waits until they are ready
     else:
         text = f"{field} of a pod cannot be changed: {again} {rest}"
     if change.reason == "Taints":
@@ -68,9 +74,15 @@ def _other_template(change: Relaxation, what: str, again: str) -> str:
 
 
 def owner_of_pod(metadata: ObjectMeta) -> str:
-    """Return "Job train", the object that controls a pod; "" if none does. For a ReplicaSet of a Deployment, that."""
+    """Return "Job train", the object that controls a pod; "" if none does. For a ReplicaSet of a Deployment, that.
+
+    For the Jobs of a JobSet and the StatefulSets of a LeaderWorkerSet, these.
+    """
     for each in metadata.owner_references or ():
         if each.controller:
+            for label, kind in _MADE_FOR.items():
+                if name := metadata.labels.get(label):
+                    return f"{kind} {name}"
             suffix = f"-{metadata.labels.get(_TEMPLATE_HASH, '')}"
             if each.kind == "ReplicaSet" and len(suffix) > 1 and each.name.endswith(suffix):
                 return f"Deployment {each.name.removesuffix(suffix)}"
