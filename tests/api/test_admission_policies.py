@@ -72,6 +72,8 @@ def test_policy_without_a_binding_does_nothing(world: World) -> None:
     ("body", "message", "code"),
     [
         ({"expression": "false", "message": "no"}, "no", 422),
+        ({"expression": "true &&\nfalse", "message": "no"}, "no", 422),
+        ({"expression": "false", "messageExpression": "'name ' +\nobject.metadata.name"}, "name x", 422),
         ({"expression": "false", "messageExpression": "'name ' + object.metadata.name"}, "name x", 422),
         ({"expression": "false", "message": "no", "messageExpression": "object.nope"}, "no", 422),
         ({"expression": "false", "message": "no", "reason": "Forbidden"}, "no", 403),
@@ -251,6 +253,15 @@ def test_policies_cannot_lock_out_who_removes_them(world: World) -> None:
         (
             {"validations": [{"expression": "true", "reason": "Odd"}]},
             'spec.validations[0].reason: Unsupported value: "Odd"',
+        ),
+        (
+            {"validations": [{"expression": "true", "message": " "}]},
+            'spec.validations[0].message: Invalid value: " ": message must be non-empty if specified',
+        ),
+        ({"validations": [{"expression": "true", "message": "a\nb"}]}, "message must not contain line breaks"),
+        (
+            {"validations": [{"expression": "true", "messageExpression": " "}]},
+            'spec.validations[0].messageExpression: Invalid value: " ": must be non-empty if specified',
         ),
         ({"validations": [{"expression": "params.x == 1"}]}, "undeclared reference to 'params'"),
         ({"validations": [{"expression": "variables.x == 1"}]}, "undefined field 'x'"),

@@ -123,18 +123,16 @@ def _validating(obj: Json) -> Iterator[FieldError]:
 
 def _validation(environment: AdmissionEnvironment, rule: Json, at: str) -> Iterator[FieldError]:
     yield from _compiled(environment, rule.get("expression"), f"{at}.expression", t.BOOL)
-    expression, message = str(rule.get("expression") or "").strip(), str(rule.get("message") or "")
-    message = rule.get("messageExpression") or ""
-    if message and not message.strip():
-        yield invalid(f"{at}.messageExpression", message, "must be non-empty if specified")
+    wording = rule.get("messageExpression") or ""
+    if wording and not wording.strip():
+        yield invalid(f"{at}.messageExpression", wording, "must be non-empty if specified")
     else:
-        yield from _compiled(environment, message, f"{at}.messageExpression", t.STRING)
+        yield from _compiled(environment, wording, f"{at}.messageExpression", t.STRING)
+    message = rule.get("message") or ""
     if message and not message.strip():
-        yield invalid(f"{at}.message", message, "must be non-empty if specified")
+        yield invalid(f"{at}.message", message, "message must be non-empty if specified")
     elif "\n" in message.strip():
-        yield invalid(f"{at}.message", message, "must not contain line breaks")
-    elif "\n" in expression and not message.strip():
-        yield required(f"{at}.message", "message must be specified if expression contains line breaks")
+        yield invalid(f"{at}.message", message, "message must not contain line breaks")
     if rule.get("reason") and rule["reason"] not in _REASONS:
         yield not_supported(f"{at}.reason", rule["reason"], _REASONS)
 
