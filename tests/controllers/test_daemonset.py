@@ -63,6 +63,21 @@ def test_a_node_that_is_cordoned_or_not_ready_keeps_its_daemon() -> None:
     asyncio.run(scenario())
 
 
+def test_a_toleration_may_compare_numbers() -> None:
+    async def scenario() -> None:
+        async with world(nodes=2) as cluster:
+            taint = {"key": "example.com/load", "value": "3", "effect": "NoSchedule"}
+            await cluster.patch("Node", "node-00001", {"spec": {"taints": [taint]}})
+            agent = daemon_set("agent")
+            tolerations = [{"key": "example.com/load", "operator": "Lt", "value": "5", "effect": "NoSchedule"}]
+            agent["spec"]["template"]["spec"]["tolerations"] = tolerations
+            await cluster.apply(agent)
+            found = await done(cluster, "agent")
+            assert found["status"]["desiredNumberScheduled"] == 2
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("unavailable", [1, "100%"])
 def test_an_update_is_rolled_within_its_allowance(unavailable: Any) -> None:
     async def scenario() -> None:

@@ -155,7 +155,7 @@ SUBRESOURCE_KINDS: dict[str, tuple[str, str, str]] = {
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
 
-def _rank(version: str) -> tuple[int, int, int, str]:
+def version_rank(version: str) -> tuple[int, int, int, str]:
     """Return the sort key of a version: stable, beta, alpha, each newest first; others last, by name."""
     match = _VERSION.fullmatch(version)
     if match is None:
@@ -214,7 +214,7 @@ class Registry:
             for version in kind.versions:
                 pair = (kind.group, version.name)
                 found[pair] = version.alias and found.get(pair, True)
-        return sorted(found, key=lambda pair: (pair[0], found[pair], _rank(pair[1])))
+        return sorted(found, key=lambda pair: (pair[0], found[pair], version_rank(pair[1])))
 
     def all(self) -> list[Kind]:
         return list(self._kinds.values())

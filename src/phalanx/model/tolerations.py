@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phalanx.model.objects.cluster import Taint
+from phalanx.model.objects.devices import DeviceTaint, DeviceToleration
 from phalanx.model.objects.pod import Toleration
 
 NO_SCHEDULE = "NoSchedule"
@@ -33,6 +34,14 @@ def _compares(operator: str, wanted: str, actual: str) -> bool:
         return int(actual) > int(wanted) if operator == "Gt" else int(actual) < int(wanted)
     except ValueError:
         return False
+
+
+def tolerates_device(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
+    if toleration.effect and toleration.effect != taint.effect:
+        return False
+    if toleration.key and toleration.key != taint.key:
+        return False
+    return toleration.operator == "Exists" or (toleration.operator in ("", "Equal") and toleration.value == taint.value)
 
 
 def tolerated(tolerations: Iterable[Toleration], taint: Taint) -> bool:

@@ -10,7 +10,6 @@ import bisect
 import heapq
 import math
 from collections.abc import Callable
-from typing import Any
 
 import msgspec
 import numpy as np
@@ -24,9 +23,9 @@ from phalanx.engine.plugins.config import SchedulerConfig
 from phalanx.engine.reservations import FOREVER, PlanSettings, expected_seconds
 from phalanx.engine.reservations.units import LONGEST_SECONDS
 from phalanx.model.groups.keys import HOSTNAME, TOPOLOGY_KEYS
+from phalanx.model.kinds import Json
 from phalanx.model.objects import Node, Pod, PodGroup
-from phalanx.simulate.estimates import estimate_of
-from phalanx.simulate.play import END, JOBS_PER_REPORT, MILLI, NODE, SUBMIT, WAKE, JobRun, Played
+from phalanx.simulate.play import END, JOBS_PER_REPORT, MILLI, NODE, SUBMIT, WAKE, JobRun, Played, TracePlayer
 from phalanx.simulate.trace import LEVELS, Job, TraceCluster
 
 EPOCH = 1_700_000_000.0  # start time of a trace, seconds since the epoch
@@ -37,25 +36,18 @@ LEAST_WAIT_SECONDS = 0.001  # minimum time between two steps
 # no event is lost here, so no retry by time is needed, and pods start at once
 PLAYED = EngineSettings(flush_after=1e12, start_drift=0.0)
 KEYS = tuple(next(key for key in TOPOLOGY_KEYS if key.endswith("/" + level)) for level in LEVELS)
-Json = dict[str, Any]
 
 
-class EnginePlayer:
+class EnginePlayer(TracePlayer):
     """The environment of one engine: arriving and ending jobs, failing nodes, and promised starts."""
 
     def __init__(
         self, jobs: list[Job], cluster: TraceCluster, config: SchedulerConfig, estimates: str, seed: int
     ) -> None:
-        self.jobs, self.cluster = jobs, cluster
-        self.config, self.estimates, self.seed = config, estimates, seed
-        self.runs = [JobRun(job, estimate=estimate_of(job, estimates, seed)) for job in jobs]
-        self.lines: list[Json] = []
-        self.samples: list[tuple[float, float, int]] = []
-        self.stranded: list[float] = []
-        self.used = 0.0
+        super().__init__(jobs, cluster, estimates, seed)
+        self.config = config
         self.steps = 0
         self.engine = Engine(config.engine(PLAYED))
-        self._heap: list[tuple[float, int, int, int]] = []
         self._waiting: dict[str, JobRun] = {}  # by unit key
         self._pods: dict[str, tuple[JobRun, int, Pod]] = {}  # by uid: job, pod number and latest version
         self._nodes_of: dict[int, dict[int, str]] = {}  # index of a job -> pod number -> node
@@ -69,37 +61,24 @@ class EnginePlayer:
 
     def play(self, notify: Callable[[int, int], None] | None = None) -> Played:
         """Run until every feasible job has ended. `notify`: called with ended jobs and all jobs."""
-        self._heap = [(job.submit, SUBMIT, job.index, 0) for job in self.jobs]
-        self._heap += [(event.at, NODE, i, 0) for i, event in enumerate(self.cluster.events)]
-        heapq.heapify(self._heap)
         ended, last, wake = 0, 0.0, FOREVER
-        while self._heap and ended < len(self.jobs):
-            now, before = self._heap[0][0], ended
-            if now > last + LAST_WAKE_SECONDS and all(kind == WAKE for _, kind, _, _ in self._heap):
+        while self.heap and ended < len(self.jobs):
+            now, before = self.heap[0][0], ended
+            if now > last + LAST_WAKE_SECONDS and all(kind == WAKE for _, kind, _, _ in self.heap):
                 break
-            while self._heap and self._heap[0][0] == now:
-                event = heapq.heappop(self._heap)
+            while self.heap and self.heap[0][0] == now:
+                event = heapq.heappop(self.heap)
                 last = now if event[1] != WAKE else last
                 ended += self._handle_event(now, event)
             self._decide(now)
             soon = self.engine.next_wake()
             due = FOREVER if soon is None else max(soon - EPOCH, now + LEAST_WAIT_SECONDS)
             if due < FOREVER and (wake <= now or due < wake):
-                heapq.heappush(self._heap, (due, WAKE, 0, 0))
+                heapq.heappush(self.heap, (due, WAKE, 0, 0))
                 wake = due
             if notify is not None and ended // JOBS_PER_REPORT != before // JOBS_PER_REPORT:
                 notify(ended, len(self.jobs))
-        return Played(
-            self.cluster,
-            self.runs,
-            self.lines,
-            self.samples,
-            self.stranded,
-            PlanSettings.of(self.config.profiles[0].settings().reservations),
-            self.estimates,
-            self.seed,
-            self.steps,
-        )
+        return self.played(PlanSettings.of(self.config.profiles[0].settings().reservations), self.steps)
 
     # ---- events of the environment
 
@@ -112,8 +91,7 @@ class EnginePlayer:
         elif kind == END and generation == self.runs[index].generation:
             run = self.runs[index]
             self._leave(run, "Succeeded")
-            run.end = now
-            self.lines.append({"t": now, "job": run.job.name, "event": "end"})
+            self.end(now, run)
             return 1
         return 0
 
@@ -165,7 +143,6 @@ class EnginePlayer:
             self.engine.apply(e.Gone("PodGroup", name, job.user or "jobs"))
         self._nodes_of.pop(job.index, None)
         if run.start is not None:
-            self.used -= self.cluster.used_by(job)
             self._take(run, +1.0)
 
     def _take(self, run: JobRun, sign: float) -> None:
@@ -191,14 +168,8 @@ class EnginePlayer:
 
     def _evict(self, now: float, run: JobRun) -> None:
         """Stop a job and submit it again: a gang cannot continue without a member."""
-        assert run.start is not None
-        ran, job = now - run.start, run.job
         self._leave(run, "Failed")
-        run.done_work += ran // job.checkpoint * job.checkpoint if job.checkpoint else 0.0
-        run.start, run.promise, run.nodes = None, None, []
-        run.evictions += 1
-        run.generation += 1
-        self.lines.append({"t": now, "job": job.name, "event": "evict"})
+        self.evict(now, run)
         self._submit(now, run)
 
     # ---- decisions of the engine
@@ -235,21 +206,16 @@ class EnginePlayer:
         pod = replace(pod, spec=replace(pod.spec, node_name=node), status=status)
         self._pods[uid] = (run, number, pod)
         self.engine.apply(e.PodChanged(pod))
-        seats = self._nodes_of.setdefault(job.index, {})
-        seats[number] = node
-        if len(seats) < job.pods:
+        placed = self._nodes_of.setdefault(job.index, {})
+        placed[number] = node
+        if len(placed) < job.pods:
             return
         del self._nodes_of[job.index], self._waiting[_unit_key(run)]
-        nodes = [seats[each] for each in range(job.pods)]
-        run.start, run.nodes = now, [self._rows[each] for each in nodes]
+        self.begin(now, run, [self._rows[placed[each]] for each in range(job.pods)])
         self._take(run, -1.0)
         order = (-job.priority, job.submit, job.index)
         run.overtaken = len(self._started) - bisect.bisect(self._started, order)
         bisect.insort(self._started, order)
-        self.used += self.cluster.used_by(job)
-        named = {str(each): node for each, node in enumerate(nodes)}
-        self.lines.append({"t": now, "job": job.name, "event": "start", "nodes": named})
-        heapq.heappush(self._heap, (now + job.duration - run.done_work, END, job.index, run.generation))
 
     def _note_promises(self, now: float) -> None:
         """Record starts that were promised, moved later or withdrawn."""

@@ -11,7 +11,6 @@ import numpy as np
 
 from phalanx.engine.reservations import (
     FOREVER,
-    Assignment,
     Demand,
     PlanSettings,
     StartPlanner,
@@ -20,6 +19,7 @@ from phalanx.engine.reservations import (
     expected_seconds,
 )
 from phalanx.engine.reservations.units import LONGEST_SECONDS
+from phalanx.model.kinds import Json
 from phalanx.simulate.estimates import estimate_of
 from phalanx.simulate.trace import LEVELS, Job, TraceCluster
 
@@ -55,7 +55,7 @@ class Played:
 
     cluster: TraceCluster
     runs: list[JobRun]
-    lines: list[dict[str, Any]]  # the schedule, as JSON objects
+    lines: list[Json]  # the schedule, as JSON objects
     samples: list[tuple[float, float, int]]  # (time, GPUs or CPUs used, jobs waiting) after every change
     stranded: list[float]  # per sample: free capacity of partly used nodes
     settings: PlanSettings
@@ -64,19 +64,59 @@ class Played:
     searches: int = 0
 
 
-class Player:
-    def __init__(
-        self, jobs: list[Job], cluster: TraceCluster, settings: PlanSettings, estimates: str, seed: int
-    ) -> None:
-        self.jobs, self.cluster, self.settings = jobs, cluster, settings
+class TracePlayer:
+    """What a simulation records, and the events that are due."""
+
+    def __init__(self, jobs: list[Job], cluster: TraceCluster, estimates: str, seed: int) -> None:
+        self.jobs, self.cluster = jobs, cluster
         self.estimates, self.seed = estimates, seed
         self.runs = [JobRun(job, estimate=estimate_of(job, estimates, seed)) for job in jobs]
-        self.by_name = {job.name: run for job, run in zip(jobs, self.runs, strict=True)}
-        self.lines: list[dict[str, Any]] = []
+        self.lines: list[Json] = []
         self.samples: list[tuple[float, float, int]] = []
         self.stranded: list[float] = []
         self.used = 0.0
-        self.heap: list[tuple[float, int, int, int]] = []
+        # (time, kind, index of the job or node event, version of the job's end)
+        self.heap: list[tuple[float, int, int, int]] = [(job.submit, SUBMIT, job.index, 0) for job in jobs]
+        self.heap += [(event.at, NODE, i, 0) for i, event in enumerate(cluster.events)]
+        heapq.heapify(self.heap)
+
+    def begin(self, now: float, run: JobRun, nodes: list[int]) -> None:
+        """Start a job on these node rows, one for each pod."""
+        job = run.job
+        run.start, run.nodes = now, nodes
+        self.used += self.cluster.used_by(job)
+        names = {str(pod): self.cluster.nodes[row].name for pod, row in enumerate(nodes)}
+        self.lines.append({"t": now, "job": job.name, "event": "start", "nodes": names})
+        heapq.heappush(self.heap, (now + job.duration - run.done_work, END, job.index, run.generation))
+
+    def end(self, now: float, run: JobRun) -> None:
+        run.end = now
+        self.used -= self.cluster.used_by(run.job)
+        self.lines.append({"t": now, "job": run.job.name, "event": "end"})
+
+    def evict(self, now: float, run: JobRun) -> None:
+        """Stop a job, which keeps its work up to the last checkpoint."""
+        assert run.start is not None
+        ran, step = now - run.start, run.job.checkpoint
+        run.done_work += ran // step * step if step else 0.0
+        run.start, run.promise, run.nodes = None, None, []
+        run.evictions += 1
+        run.generation += 1
+        self.used -= self.cluster.used_by(run.job)
+        self.lines.append({"t": now, "job": run.job.name, "event": "evict"})
+
+    def played(self, settings: PlanSettings, searches: int) -> Played:
+        parts = self.cluster, self.runs, self.lines, self.samples, self.stranded
+        return Played(*parts, settings, self.estimates, self.seed, searches)
+
+
+class Player(TracePlayer):
+    def __init__(
+        self, jobs: list[Job], cluster: TraceCluster, settings: PlanSettings, estimates: str, seed: int
+    ) -> None:
+        super().__init__(jobs, cluster, estimates, seed)
+        self.settings = settings
+        self.by_name = {job.name: run for job, run in zip(jobs, self.runs, strict=True)}
         self.free = _amounts(jobs, cluster)
         topology = TopologyLevels(
             [[n.domains[i] for n in cluster.nodes] for i in range(len(LEVELS))], len(cluster.nodes)
@@ -89,10 +129,6 @@ class Player:
 
     def play(self, notify: Callable[[int, int], None] | None = None) -> Played:
         """Run until every feasible job has ended. `notify`: called with ended jobs and all jobs."""
-        for job in self.jobs:
-            heapq.heappush(self.heap, (job.submit, SUBMIT, job.index, 0))
-        for i, event in enumerate(self.cluster.events):
-            heapq.heappush(self.heap, (event.at, NODE, i, 0))
         ended, wake = 0, FOREVER
         while self.heap:
             now = self.heap[0][0]
@@ -106,17 +142,7 @@ class Player:
                 wake = soon
             if notify is not None and ended // JOBS_PER_REPORT != before // JOBS_PER_REPORT:
                 notify(ended, len(self.jobs))
-        return Played(
-            self.cluster,
-            self.runs,
-            self.lines,
-            self.samples,
-            self.stranded,
-            self.settings,
-            self.estimates,
-            self.seed,
-            self.planner.searches,
-        )
+        return self.played(self.settings, self.planner.searches)
 
     def _handle_event(self, now: float, event: tuple[float, int, int, int]) -> int:
         _, kind, index, generation = event
@@ -124,8 +150,11 @@ class Player:
             self.planner.submit(self._unit(self.runs[index]))
         elif kind == NODE:
             self._node(now, index)
-        elif kind == END:
-            return self._end(now, self.runs[index], generation)
+        elif kind == END and generation == self.runs[index].generation:
+            run = self.runs[index]
+            self.planner.end(run.job.name, now)
+            self.end(now, run)
+            return 1
         return 0
 
     def _unit(self, run: JobRun) -> Unit:
@@ -137,15 +166,6 @@ class Player:
         demand = Demand(job.pods, request, self.levels[key])
         expected = expected_seconds(run.estimate)
         return Unit(job.name, demand, job.priority, job.submit, job.index, expected, float(max(1, job.gpus)))
-
-    def _end(self, now: float, run: JobRun, generation: int) -> int:
-        if generation != run.generation:
-            return 0
-        self.planner.end(run.job.name, now)
-        run.end = now
-        self.used -= self.cluster.used_by(run.job)
-        self.lines.append({"t": now, "job": run.job.name, "event": "end"})
-        return 1
 
     def _node(self, now: float, index: int) -> None:
         """Handle a node event: fail or drain (jobs lose work since the last checkpoint), cordon, or join."""
@@ -164,16 +184,8 @@ class Player:
         self.planner.change_capacity(event.node, np.zeros_like(self.free[:, event.node]), now)
 
     def _evict(self, now: float, run: JobRun) -> None:
-        assert run.start is not None
-        job = run.job
-        self.planner.end(job.name, now, completed=False)
-        ran = now - run.start
-        run.done_work += ran // job.checkpoint * job.checkpoint if job.checkpoint else 0.0
-        run.start, run.promise, run.nodes = None, None, []
-        run.evictions += 1
-        run.generation += 1
-        self.used -= self.cluster.used_by(job)
-        self.lines.append({"t": now, "job": job.name, "event": "evict"})
+        self.planner.end(run.job.name, now, completed=False)
+        self.evict(now, run)
         self.planner.submit(self._unit(run))
 
     def _decide(self, now: float) -> None:
@@ -191,7 +203,8 @@ class Player:
         for start in out.starts:
             run = self.by_name[start.name]
             run.overtaken = start.overtaken
-            self._start(now, run, start.where)
+            rows, counts = start.where.rows.tolist(), start.where.counts.tolist()
+            self.begin(now, run, [row for row, n in zip(rows, counts, strict=True) for _ in range(n)])
         self.samples.append((now, self.used, len(self.planner.waiting)))
         self.stranded.append(self._free_on_partly_used_nodes())
 
@@ -200,15 +213,6 @@ class Player:
         row = 0 if self.cluster.gpus else 1
         free, whole = self.planner.free[row], self.planner.capacity[row]
         return float(np.maximum(free, 0).sum(where=free < whole)) / (1 if row == 0 else MILLI)
-
-    def _start(self, now: float, run: JobRun, where: Assignment) -> None:
-        job = run.job
-        run.start = now
-        run.nodes = [row for row, n in zip(where.rows.tolist(), where.counts.tolist(), strict=True) for _ in range(n)]
-        nodes = {str(pod): self.cluster.nodes[row].name for pod, row in enumerate(run.nodes)}
-        self.lines.append({"t": now, "job": job.name, "event": "start", "nodes": nodes})
-        self.used += self.cluster.used_by(job)
-        heapq.heappush(self.heap, (now + job.duration - run.done_work, END, job.index, run.generation))
 
 
 def _amounts(jobs: list[Job], cluster: TraceCluster) -> np.ndarray[Any, np.dtype[np.integer[Any]]]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import NotFound
-from phalanx.controllers.devices.taints import NO_EXECUTE, DeviceTaintEviction, allocated, ends, no_execute, selects
+from phalanx.controllers.devices.taints import DeviceTaintEviction, allocated, ends, no_execute, selects
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
+from phalanx.model.tolerations import NO_EXECUTE
 
 CONDITION = "EvictionInProgress"
 PERIOD = 10.0  # seconds between two updates of one status

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 
+import msgspec
+
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import NotFound
@@ -16,8 +18,9 @@ from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import index_by_group
+from phalanx.model.objects.devices import DeviceTaint, DeviceToleration
+from phalanx.model.tolerations import NO_EXECUTE, tolerates_device
 
-NO_EXECUTE = "NoExecute"
 _IDENTITY = ("driver", "pool", "device")
 
 
@@ -158,9 +161,11 @@ def no_execute(rule: Json) -> list[Json]:
 def ends(result: Json, taints: Iterable[Json], now: float) -> list[float]:
     """Return when taints of an allocated device evict its pods; nothing for taints that are tolerated for ever."""
     found = []
+    tolerations = msgspec.convert(result.get("tolerations") or [], list[DeviceToleration])
     for taint in taints:
-        mine = [each for each in result.get("tolerations") or () if _tolerates(each, taint)]
-        seconds = [each.get("tolerationSeconds") for each in mine]
+        like = msgspec.convert(taint, DeviceTaint)
+        mine = [each for each in tolerations if tolerates_device(each, like)]
+        seconds = [each.toleration_seconds for each in mine]
         if not mine or not all(each is None for each in seconds):
             added = parse_rfc3339(taint["timeAdded"]) if taint.get("timeAdded") else now
             found.append(added + max(0, min((each for each in seconds if each is not None), default=0)))
@@ -175,16 +180,6 @@ def _uses(pod: Json, claim: str) -> bool:
 
 def _no_execute(device: Json) -> list[Json]:
     return [taint for taint in device.get("taints") or () if taint.get("effect") == NO_EXECUTE]
-
-
-def _tolerates(toleration: Json, taint: Json) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("key") and toleration["key"] != taint.get("key"):
-        return False
-    if toleration.get("operator") == "Exists":
-        return True
-    return (toleration.get("value") or "") == (taint.get("value") or "")
 
 
 def _pool(spec: Json) -> str:

@@ -29,10 +29,8 @@ class Simple(NamedTuple):
 
 def simple(spec: ClaimSpec) -> Simple | None:
     """Return the claim in simple form; None if it needs the allocator."""
-    if spec.problem or spec.error or len(spec.requests) != 1 or len(spec.requests[0]) != 1:
-        return None
-    request = spec.requests[0][0]
-    if request.everything or request.admin or request.capacity or request.count > MAX_RESULTS:
+    request = spec.only_request
+    if request is None or request.everything or request.admin or request.capacity or request.count > MAX_RESULTS:
         return None
     limits = spec.constraints
     if not limits:

@@ -16,12 +16,12 @@ from phalanx.model.objects import DeviceClass, ResourceClaim
 from phalanx.model.objects.devices import (
     ClaimConfiguration,
     DeviceSubRequest,
-    DeviceTaint,
     DeviceToleration,
     ExactDeviceRequest,
     ResourceClaimSpec,
 )
 from phalanx.model.quantity import BadQuantity, nanos
+from phalanx.model.tolerations import tolerates_device
 
 ALL = "All"
 THE_CLAIM = "the claim"  # placeholder for the claim's name in messages of shared requests
@@ -73,7 +73,9 @@ class AllocationRequest(msgspec.Struct, eq=False):
         return self.shares[device]
 
     def tolerates(self, device: Device) -> bool:
-        return all(any(_tolerates(toleration, taint) for toleration in self.tolerations) for taint in device.taints)
+        return all(
+            any(tolerates_device(toleration, taint) for toleration in self.tolerations) for taint in device.taints
+        )
 
 
 class AttributeConstraint(msgspec.Struct, frozen=True):
@@ -95,6 +97,13 @@ class ClaimSpec(msgspec.Struct, eq=False):
     error: str = ""  # the same if a retry may help: SchedulerError
     # (version of the inventory, (request, why no node can ever serve it)…): cache of `facts.device_facts`
     facts: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
+
+    @property
+    def only_request(self) -> AllocationRequest | None:
+        """Return the request of a claim that has one, without alternatives; None if it cannot be allocated."""
+        if self.problem or self.error or len(self.requests) != 1 or len(self.requests[0]) != 1:
+            return None
+        return self.requests[0][0]
 
 
 Classes = Callable[[str], DeviceClass | None]
@@ -202,11 +211,3 @@ def _published(name: str, device: Device) -> str:
     if name in device.capacity:
         return name
     return next((known for known in device.capacity if qualified(known, device.driver) == name), name)
-
-
-def _tolerates(toleration: DeviceToleration, taint: DeviceTaint) -> bool:
-    if toleration.effect and toleration.effect != taint.effect:
-        return False
-    if toleration.key and toleration.key != taint.key:
-        return False
-    return toleration.operator == "Exists" or (toleration.operator in ("", "Equal") and toleration.value == taint.value)

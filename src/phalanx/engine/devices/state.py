@@ -173,10 +173,15 @@ class DeviceState(ClaimTables):
 
     def counted(self, shape: Shape) -> Simple | None:
         """Return the only claim of a shape if counting devices decides its allocation."""
+        spec = self.own_spec(shape)
+        return simple(spec) if spec is not None else None
+
+    def own_spec(self, shape: Shape) -> ClaimSpec | None:
+        """Return the only claim of a shape if each pod gets one of its own."""
         if len(shape.claims) != 1 or shape.claims[0].kind != OWN:
             return None
         use = shape.claims[0]
-        return simple(self.specs.of_spec(use.spec, use.key, shape.namespace))
+        return self.specs.of_spec(use.spec, use.key, shape.namespace)
 
     def slots(self, claim: Simple, row: int) -> int | None:
         """Return how many claims like this one a row can serve; None if counting cannot decide."""

@@ -101,9 +101,14 @@ def _taints(node: Node) -> list[Taint]:
 
 def _empty_copy(like: Node, name: str) -> Node:
     """Return a new, empty node like an existing one, without its cordon and condition taints."""
+    spec = msgspec.structs.replace(like.spec, unschedulable=False, taints=_taints(like) or None)
+    return msgspec.structs.replace(renamed(like, name), spec=spec)
+
+
+def renamed(like: Node, name: str) -> Node:
+    """Return a copy of a node with another name."""
     labels = dict(like.metadata.labels)
     if HOSTNAME in labels:
         labels[HOSTNAME] = name
     metadata = msgspec.structs.replace(like.metadata, name=name, uid="", labels=labels)
-    spec = msgspec.structs.replace(like.spec, unschedulable=False, taints=_taints(like) or None)
-    return msgspec.structs.replace(like, metadata=metadata, spec=spec)
+    return msgspec.structs.replace(like, metadata=metadata)

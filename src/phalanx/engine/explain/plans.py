@@ -113,8 +113,7 @@ def _pod(scheduler: Scheduler, namespace: str, name: str) -> PlanAnswer:
 def _candidate(scheduler: Scheduler, chooser: Chooser, root: str, found: Candidate) -> PlanAnswer:
     node = scheduler.columns.names[found.row]
     why = f"while it stays the pod does not fit on {node}"
-    frees = _freed(scheduler, found.units)
-    victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why, frees[unit.name]) for unit in found.units]
+    victims = _victims(scheduler, found.units, why)
     pods = sum(line.pods for line in victims)
     price = _price_of(chooser.victim_index, found.units)
     if not victims:
@@ -193,8 +192,7 @@ def _of(scheduler: Scheduler, name: str, answer: Planned, found: NominatedAfterP
     if found is not None and found.units:
         # Found by running the filters: no lower bound is known.
         why = "while it stays the pods' rules about each other are not kept"
-        frees = _freed(scheduler, found.units)
-        victims = [VictimLine(unit.name, len(unit.pods), unit.priority, why, frees[unit.name]) for unit in found.units]
+        victims = _victims(scheduler, found.units, why)
         cost = _price_of(scheduler.preemption.victim_index, found.units)
         pods = cost.pods
         return PlanAnswer(name, "plan", f"evict {plural(pods, 'pod')}", victims, places, cost)
@@ -203,6 +201,11 @@ def _of(scheduler: Scheduler, name: str, answer: Planned, found: NominatedAfterP
         return PlanAnswer(name, "hopeless", reason, expansions=answer.expansions)
     steps = answer.expansions
     return PlanAnswer(name, "gaveUp", f"the search for victims gave up after {steps} expansions", expansions=steps)
+
+
+def _victims(scheduler: Scheduler, units: Sequence[EvictionUnit], why: str) -> list[VictimLine]:
+    frees = _freed(scheduler, units)
+    return [VictimLine(unit.name, len(unit.pods), unit.priority, why, frees[unit.name]) for unit in units]
 
 
 def _freed(scheduler: Scheduler, units: Sequence[EvictionUnit]) -> dict[str, list[str]]:

@@ -29,7 +29,7 @@ from phalanx.engine.placement.rule_words import (
     volume_facts,
 )
 from phalanx.engine.state.columns import PODS, Bools, Columns
-from phalanx.engine.state.node_terms import by_label, matching
+from phalanx.engine.state.node_terms import by_label, matching, selected
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.pod_rules import ANTI, terms_of_shape
 from phalanx.engine.state.records import PodRecord
@@ -186,7 +186,7 @@ def _labels(columns: Columns, shape: Shape) -> Iterator[str]:
         if not (column.ids[: columns.n] == column.id_of(value)).any():
             missing = True
             yield f"no node has label {key}={value} (nodeSelector; {_known(columns, key)})"
-    if shape.node_selector and not missing and not _selected(columns, shape).any():
+    if shape.node_selector and not missing and not selected(shape, columns).any():
         pairs = ", ".join(f"{key}={value}" for key, value in shape.node_selector.items())
         yield f"no node has all labels of the nodeSelector: {pairs}"
     required = _required(shape)
@@ -243,16 +243,8 @@ def _required(shape: Shape) -> NodeSelector | None:
 def _matching(columns: Columns, shape: Shape) -> Bools:
     """Return the rows that the node selector and the required node affinity allow, shape (n,)."""
     required = _required(shape)
-    rows = _selected(columns, shape)
+    rows = selected(shape, columns)
     return rows & _admitted(columns, required) if required is not None else rows
-
-
-def _selected(columns: Columns, shape: Shape) -> Bools:
-    rows = columns.alive[: columns.n].copy()
-    for key, value in shape.node_selector.items():
-        column = columns.label(key)
-        rows &= column.ids[: columns.n] == column.id_of(value)
-    return rows
 
 
 def _admitted(columns: Columns, required: NodeSelector) -> Bools:

@@ -5,6 +5,8 @@ Like the table in exact.py, but over all fillings of a node, with the residual c
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -18,6 +20,14 @@ MAX_CELLS = 300_000  # a few milliseconds
 MAX_STATES = 4_096
 MAX_FILLINGS = 4_096
 SHORTLIST = 48  # nodes considered for equal pods, with and without unrequested devices each
+
+
+def strides_of(sizes: Sequence[int]) -> Ints:
+    """Return the distance between neighbours along each axis of an array in C order."""
+    strides = np.ones(len(sizes), dtype=np.int64)
+    for axis in range(len(sizes) - 2, -1, -1):
+        strides[axis] = strides[axis + 1] * sizes[axis + 1]
+    return strides
 
 
 class ValuedFillings:
@@ -69,9 +79,7 @@ def solve_best(area: Area, items: list[Item]) -> Ints | None:
         raise TooLarge
     axes = np.indices(sizes).reshape(len(items), -1).T  # (T, I)
     states = len(axes)
-    strides = np.ones(len(items), dtype=np.int64)
-    for axis in range(len(items) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * sizes[axis + 1]
+    strides = strides_of(sizes)
     bounds = np.array(
         [np.minimum(np.minimum(item.bound, count_slots(item.request, area.free)), item.count) for item in items]
     )

@@ -7,7 +7,6 @@ from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.framework.interface import MAX_SCORE
 from phalanx.engine.plugins.device_filter import DeviceScore
-from phalanx.engine.state.claims import OWN
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
 
@@ -26,14 +25,11 @@ class PackingScore(DeviceScore):
     @classmethod
     def of(cls, state: DeviceState, shape: Shape, columns: Columns) -> PackingScore | None:
         """Return the score tracker; None if the claim of the shape is not for parts of devices."""
-        if len(shape.claims) != 1 or shape.claims[0].kind != OWN:
+        spec = state.own_spec(shape)
+        request = spec.only_request if spec is not None else None
+        if request is None or request.admin or not request.capacity:
             return None
-        use = shape.claims[0]
-        spec = state.specs.of_spec(use.spec, use.key, shape.namespace)
-        if spec.problem or spec.error or len(spec.requests) != 1 or len(spec.requests[0]) != 1:
-            return None
-        request = spec.requests[0][0]
-        return cls(state, shape, columns, request) if request.capacity and not request.admin else None
+        return cls(state, shape, columns, request)
 
     def _score(self, row: int) -> float:
         request, state = self._request, self.state

@@ -173,10 +173,8 @@ class Nodes:
             spec = state.specs.of(claim)
         else:
             spec = state.specs.of_spec(use.spec, use.key, shape.namespace)
-        if spec.problem or spec.error or len(spec.requests) != 1 or len(spec.requests[0]) != 1:
-            return None
-        request = spec.requests[0][0]
-        if request.everything or request.admin or request.count < 1:
+        request = spec.only_request
+        if request is None or request.everything or request.admin or request.count < 1:
             return None
         self._learn(request)
         return request

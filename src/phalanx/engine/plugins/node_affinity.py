@@ -12,7 +12,7 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows, Traits
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.node_terms import integer, matching
+from phalanx.engine.state.node_terms import integer, matching, selected
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeAffinity as Affinity
 from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm
@@ -36,10 +36,7 @@ class NodeAffinityPlugin:
         required = [each.required for each in (shape.node_affinity, self._added) if each is not None and each.required]
         if not shape.node_selector and not required:
             return None
-        mask = columns.alive[: columns.n].copy()
-        for key, value in shape.node_selector.items():
-            column = columns.label(key)
-            mask &= column.ids[: columns.n] == column.id_of(value)
+        mask = selected(shape, columns)
         for selector in required:
             any_term = np.zeros(columns.n, dtype=np.bool_)
             for term in selector.node_selector_terms:

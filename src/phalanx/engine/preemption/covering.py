@@ -6,6 +6,7 @@ import msgspec
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from phalanx.engine.placement.exact_packing import strides_of
 from phalanx.engine.placement.problem import Bools, Floats, Ints
 from phalanx.engine.preemption.node_options import BranchState, NodeOptions, TooManySubsets
 from phalanx.engine.slices import worked
@@ -117,9 +118,7 @@ def _many_kinds(freeing: NodeOptions, cluster: Contest, now: BranchState) -> Cov
     states = int(np.prod(dims, dtype=np.float64))
     if states > MAX_STATES:
         raise TooManySubsets
-    strides = np.ones(len(dims), dtype=np.int64)
-    for axis in range(len(dims) - 2, -1, -1):
-        strides[axis] = strides[axis + 1] * dims[axis + 1]
+    strides = strides_of(dims)
     axes = np.indices(dims).reshape(len(dims), -1)  # (I, T)
     best = np.full(states, np.inf)
     best[0] = 0.0

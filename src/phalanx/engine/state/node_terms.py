@@ -5,7 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from phalanx.engine.state.columns import Bools, Columns
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm
+
+
+def selected(shape: Shape, columns: Columns) -> Bools:
+    """Return (n,) the rows with all labels of the node selector of a shape."""
+    mask = columns.alive[: columns.n].copy()
+    for key, value in shape.node_selector.items():
+        column = columns.label(key)
+        mask &= column.ids[: columns.n] == column.id_of(value)
+    return mask
 
 
 def matching(term: NodeSelectorTerm, columns: Columns) -> Bools:

@@ -14,7 +14,7 @@ from typing import Any
 from phalanx.base.errors import InternalError
 from phalanx.base.ids import new_uid
 from phalanx.local.api.view import api_version, decode, encode
-from phalanx.local.api.webhook_calls import CallFailed, WebhookCaller, response_of, target_of
+from phalanx.local.api.webhook_calls import CallFailed, WebhookCallers, response_of, target_of
 from phalanx.local.store.contract import Change, Entry, StoreProtocol
 from phalanx.model.kinds import Json, Kind
 
@@ -48,19 +48,15 @@ _SPOKEN = ("v1", "v1beta1")
 class Conversions:
     def __init__(self, store: StoreProtocol, rng: Any) -> None:
         self._store, self._rng = store, rng
-        self._callers: dict[str, WebhookCaller] = {}  # by kind
+        self._callers = WebhookCallers[str]()  # by kind
         self._kept = Shared(KEPT_BYTES)  # one conversion for several readers and watchers
 
     def close(self) -> None:
-        for caller in self._callers.values():
-            caller.close()
-        self._callers.clear()
+        self._callers.close()
 
     def forget(self, kind: str) -> None:
         """Close the caller of a kind whose definition is gone."""
-        caller = self._callers.pop(kind, None)
-        if caller is not None:
-            caller.close()
+        self._callers.forget(kind)
 
     async def entries(self, kind: Kind, version: str, entries: Sequence[Entry]) -> list[Entry]:
         """Convert the values of entries to a version. Raises ApiProblem."""
@@ -121,12 +117,7 @@ class Conversions:
         }
         try:
             target = target_of(kind.convert.get("clientConfig") or {}, self._store)
-            caller = self._callers.get(kind.key)
-            if caller is None or caller.target != target:
-                if caller is not None:
-                    caller.close()
-                caller = self._callers[kind.key] = WebhookCaller(target)
-            body = await caller.call(encode(review), TIMEOUT)
+            body = await self._callers.of(kind.key, target).call(encode(review), TIMEOUT)
             answers = _converted(response_of(body, review))
             if len(answers) != len(objects):
                 raise CallFailed(f"it returned {len(answers)} objects, expected {len(objects)}")

@@ -9,7 +9,7 @@ from typing import Any
 from phalanx.local.api.structural import custom_object, set_defaults, validate
 from phalanx.local.api.validation_rules import compile_rules, rule_errors
 from phalanx.model import names as name_rules
-from phalanx.model.kinds import Column, FieldError, Json, Kind, Scale, Version
+from phalanx.model.kinds import Column, FieldError, Json, Kind, Scale, Version, version_rank
 from phalanx.model.printing.cells import AGE, NAME, since
 from phalanx.model.rules import meta
 
@@ -32,7 +32,7 @@ def kind_of(definition: Json) -> Kind | None:
     """Build the kind of a definition; None if the definition serves no version."""
     spec = definition["spec"]
     names, group = spec["names"], spec["group"]
-    listed = sorted(spec["versions"], key=lambda version: _preference(version["name"]))
+    listed = sorted(spec["versions"], key=lambda version: version_rank(version["name"]))
     served = [version for version in listed if version.get("served")]
     if not served:
         return None
@@ -185,18 +185,6 @@ def _completed(schema: Json) -> Callable[[Json], Json]:
         return obj
 
     return read
-
-
-def _preference(version: str) -> tuple[int, int, int, str]:
-    """Return the sort key of a version: stable before beta before alpha, newest first.
-
-    Other names come last, in alphabetical order.
-    """
-    match = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
-    if match is None:
-        return (3, 0, 0, version)
-    major, stage, minor = match.groups()
-    return ({None: 0, "beta": 1, "alpha": 2}[stage], -int(major), -int(minor or 0), "")
 
 
 def _columns(version: Json) -> tuple[Column, ...]:

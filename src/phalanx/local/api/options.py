@@ -8,6 +8,7 @@ from functools import lru_cache
 import msgspec
 
 from phalanx.base.errors import BadRequest, Invalid
+from phalanx.local.api.problems import in_one
 from phalanx.local.api.request import Request, query_flag
 from phalanx.model.conform import duration_problem
 from phalanx.model.fieldpath import not_supported, required
@@ -72,10 +73,8 @@ def check_timeout(query: Mapping[str, str]) -> None:
 
 
 def invalid_options(kind: str, errors: list[FieldError], *, group: str = "meta.k8s.io", name: str = "") -> Invalid:
-    texts = [str(error) for error in errors]
-    shown = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
     return Invalid(
-        f'{kind}{group and "." + group} "{name}" is invalid: {shown}',
+        f'{kind}{group and "." + group} "{name}" is invalid: {in_one(errors)}',
         group=group,
         kind=kind,
         causes=[{"reason": error.type, "message": error.message, "field": error.path} for error in errors],

@@ -54,11 +54,14 @@ def forbidden(kind: Kind, name: str, why: str, causes: Sequence[dict[str, str]] 
     )
 
 
-def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> Invalid:
+def in_one(errors: Sequence[FieldError]) -> str:
     texts = [str(error) for error in errors]
-    shown = texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+    return texts[0] if len(texts) == 1 else "[" + ", ".join(texts) + "]"
+
+
+def invalid(kind: Kind, name: str, errors: Sequence[FieldError]) -> Invalid:
     return Invalid(
-        f'{group_kind(kind)} "{name}" is invalid: {shown}',
+        f'{group_kind(kind)} "{name}" is invalid: {in_one(errors)}',
         name=name,
         group=kind.group,
         kind=kind.kind,

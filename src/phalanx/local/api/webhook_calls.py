@@ -15,7 +15,9 @@ import posixpath
 import queue
 import socket
 import ssl
+from collections.abc import Hashable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Generic, TypeVar
 from urllib.parse import urlsplit
 
 import msgspec
@@ -23,6 +25,8 @@ import msgspec
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import StoreProtocol
 from phalanx.model.kinds import Json
+
+K = TypeVar("K", bound=Hashable)
 
 # Real address of a Service, since nothing routes: 127.0.0.1:9443, or by port 443=127.0.0.1:9443,…
 ENDPOINT = "simulation.phalanx.dev/endpoint"
@@ -201,3 +205,30 @@ class WebhookCaller:
         self._threads.shutdown(wait=False, cancel_futures=True)
         while not self._idle.empty():
             self._idle.get_nowait().close()
+
+
+class WebhookCallers(Generic[K]):
+    """The callers of webhooks, each under its key."""
+
+    def __init__(self) -> None:
+        self._callers: dict[K, WebhookCaller] = {}
+
+    def of(self, key: K, target: WebhookTarget) -> WebhookCaller:
+        """Return the caller of a webhook; a new one if its target changed."""
+        caller = self._callers.get(key)
+        if caller is None or caller.target != target:
+            self.forget(key)
+            caller = self._callers[key] = WebhookCaller(target)
+        return caller
+
+    def forget(self, key: K) -> None:
+        """Close the caller of a webhook that is gone."""
+        if (caller := self._callers.pop(key, None)) is not None:
+            caller.close()
+
+    def close(self) -> None:
+        for key in list(self._callers):
+            self.forget(key)
+
+    def __iter__(self) -> Iterator[K]:
+        return iter(list(self._callers))

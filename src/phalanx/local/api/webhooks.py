@@ -28,7 +28,7 @@ from phalanx.local.api.problems import forbidden
 from phalanx.local.api.request import Request
 from phalanx.local.api.rule_matching import EXEMPT, MUTATING, VALIDATING, Admitted, RuleSelectors, matched_version
 from phalanx.local.api.view import decode, encode
-from phalanx.local.api.webhook_calls import CallFailed, WebhookCaller, WebhookTarget, response_of, target_of
+from phalanx.local.api.webhook_calls import CallFailed, WebhookCallers, response_of, target_of
 from phalanx.local.store.contract import Entry
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Version
 
@@ -48,7 +48,7 @@ class Webhooks:
     def __init__(self, ctx: Context) -> None:
         self._ctx, self._store = ctx, ctx.store
         self._hooks: dict[str, tuple[Sequence[Entry], list[Hook]]] = {}
-        self._callers: dict[tuple[str, str, str], WebhookCaller] = {}
+        self._callers = WebhookCallers[tuple[str, str, str]]()
         self.policies = AdmissionPolicies(ctx)
 
     @property
@@ -57,9 +57,7 @@ class Webhooks:
         return bool(self._store.list(MUTATING) or self._store.list(VALIDATING)) or self.policies.active
 
     def close(self) -> None:
-        for caller in self._callers.values():
-            caller.close()
-        self._callers.clear()
+        self._callers.close()
 
     async def mutate(self, about: Admitted) -> Json:
         """Return the object as mutating policies and webhooks want it. Raises ApiProblem."""
@@ -127,7 +125,7 @@ class Webhooks:
         self._hooks[table] = (entries, hooks)
         kept = {hook.key for hook in hooks}
         for gone in [key for key in self._callers if key[0] == table and key not in kept]:
-            self._callers.pop(gone).close()
+            self._callers.forget(gone)
         return hooks
 
     # -- asking ---------------------------------------------------------------------------------------------------
@@ -163,7 +161,7 @@ class Webhooks:
             "request": question(about, version, new_uid(self._ctx.rng), await both(self._ctx, about, version)),
         }
         try:
-            caller = self._caller(hook, target_of(hook.body.get("clientConfig") or {}, self._store))
+            caller = self._callers.of(hook.key, target_of(hook.body.get("clientConfig") or {}, self._store))
             body = await caller.call(encode(review), int(hook.body.get("timeoutSeconds") or 10))
             response = response_of(body, review)
         except CallFailed as problem:
@@ -184,14 +182,6 @@ class Webhooks:
             if hook.body.get("failurePolicy") == "Ignore":
                 return False
             raise forbidden(about.request.kind, about.name, str(problem)) from None
-
-    def _caller(self, hook: Hook, target: WebhookTarget) -> WebhookCaller:
-        caller = self._callers.get(hook.key)
-        if caller is None or caller.target != target:
-            if caller is not None:
-                caller.close()
-            caller = self._callers[hook.key] = WebhookCaller(target)
-        return caller
 
     def _failed(self, hook: Hook, why: str) -> None:
         if hook.body.get("failurePolicy") != "Ignore":

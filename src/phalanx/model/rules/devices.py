@@ -80,11 +80,7 @@ def _tolerations(found: Iterable[Json], path: str) -> list[FieldError]:
     for index, toleration in enumerate(found):
         at, key = f"{path}[{index}]", toleration.get("key") or ""
         operator = toleration.get("operator") or "Equal"
-        if key:
-            errors += all_invalid(f"{at}.key", key, names.label_key(key))
-        elif operator != "Exists":
-            text = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
-            errors.append(invalid(f"{at}.operator", operator, text))
+        errors += placement.toleration_key(key, operator, at)
         if operator not in _OPERATORS:
             errors.append(not_supported(f"{at}.operator", operator, _OPERATORS))
         if operator == "Exists" and toleration.get("value"):

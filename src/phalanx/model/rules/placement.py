@@ -85,17 +85,22 @@ def node_selector(selector: Json, path: str) -> list[FieldError]:
     return errors
 
 
+def toleration_key(key: str, operator: str, at: str) -> list[FieldError]:
+    if key:
+        return all_invalid(f"{at}.key", key, names.label_key(key))
+    if operator == "Exists":
+        return []
+    text = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
+    return [invalid(f"{at}.operator", operator, text)]
+
+
 def tolerations(found: list[Json], path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     for index, toleration in enumerate(found):
         at = f"{path}[{index}]"
         key, operator = toleration.get("key") or "", toleration.get("operator") or ""
         value, effect = toleration.get("value") or "", toleration.get("effect") or ""
-        if key:
-            errors += all_invalid(f"{at}.key", key, names.label_key(key))
-        elif operator != "Exists":
-            text = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
-            errors.append(invalid(f"{at}.operator", operator, text))
+        errors += toleration_key(key, operator, at)
         if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
             text = "effect must be 'NoExecute' when `tolerationSeconds` is set"
             errors.append(invalid(f"{at}.effect", effect, text))

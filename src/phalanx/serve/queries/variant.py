@@ -11,9 +11,9 @@ from phalanx.base.errors import BadRequest
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import NodeChanged, ResourceSliceChanged
 from phalanx.engine.explain.new_devices import slice_copy
+from phalanx.engine.explain.node_pools import renamed
 from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.placement.outcome import plural
-from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import Node, ResourceSlice
 
 MOST_NODES = 10_000  # added by one query
@@ -60,18 +60,10 @@ def _add(engine: Engine, more: MoreNodes) -> str:
         while f"{more.like}-more-{number}" in columns.row_of:
             number += 1
         name = f"{more.like}-more-{number}"
-        engine.apply(NodeChanged(_empty_copy(like, name)))
+        engine.apply(NodeChanged(renamed(like, name)))
         for each in slices:
             engine.apply(ResourceSliceChanged(slice_copy(each, more.like, name)))
     return f"asked with {plural(more.count, 'more node')} like {more.like}, empty"
-
-
-def _empty_copy(like: Node, name: str) -> Node:
-    labels = {**like.metadata.labels}
-    if HOSTNAME in labels:
-        labels[HOSTNAME] = name
-    metadata = msgspec.structs.replace(like.metadata, name=name, uid="", labels=labels)
-    return msgspec.structs.replace(like, metadata=metadata)
 
 
 def _without(engine: Engine, name: str) -> str:

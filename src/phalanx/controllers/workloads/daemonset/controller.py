@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import msgspec
+
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden, Invalid
@@ -15,7 +17,10 @@ from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import PodEvents, available_in, finished, from_template, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_of, template_data
 from phalanx.controllers.runtime.status import together, write_status
+from phalanx.model.objects.cluster import Taint
+from phalanx.model.objects.pod import Toleration
 from phalanx.model.selectors import node_selector
+from phalanx.model.tolerations import untolerated
 
 # A daemon runs on its node in any node state; upstream adds these tolerations to every daemon pod.
 TOLERATIONS: tuple[Json, ...] = tuple(
@@ -190,18 +195,6 @@ def _belongs(owner: Json, node: Json) -> bool:
     )
     if required is not None and not node_selector(required).matches(labels, name):
         return False
-    tolerations = [*(spec.get("tolerations") or ()), *TOLERATIONS]
-    return all(
-        taint.get("effect") == "PreferNoSchedule" or any(_tolerates(t, taint) for t in tolerations)
-        for taint in (node.get("spec") or {}).get("taints") or ()
-    )
-
-
-def _tolerates(toleration: Json, taint: Json) -> bool:
-    if toleration.get("effect") and toleration["effect"] != taint.get("effect"):
-        return False
-    if toleration.get("key") and toleration["key"] != taint.get("key"):
-        return False
-    if toleration.get("operator", "Equal") == "Exists":
-        return True
-    return bool(toleration.get("key")) and toleration.get("value", "") == taint.get("value", "")
+    tolerations = msgspec.convert([*(spec.get("tolerations") or ()), *TOLERATIONS], list[Toleration])
+    taints = msgspec.convert((node.get("spec") or {}).get("taints") or [], list[Taint])
+    return untolerated(tolerations, taints) is None

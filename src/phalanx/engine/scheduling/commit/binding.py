@@ -77,25 +77,24 @@ class Binding:
         profile, now, row = self._cluster.profiles[record.scheduler_name], self._cluster.now, record.row
         if stage == PERMIT:
             for plugin in profile.for_shape(record.shape).permit:
-                status = ask(plugin, plugin.permit, record, row)
-                if status is None:
-                    continue
-                if status.code is Code.WAIT:
-                    until = min(deadline or now + (status.timeout or PERMIT_TIMEOUT), status.until)
-                    self._pod_lifecycle.hold(unit, record, PERMIT, until, status.message)
-                    return None
-                return status
+                if (status := ask(plugin, plugin.permit, record, row)) is not None:
+                    until = deadline or now + (status.timeout or PERMIT_TIMEOUT)
+                    return self._hold_or_reject(unit, record, PERMIT, status, until)
             deadline = 0.0
         for plugin in profile.for_shape(record.shape).pre_bind:
-            status = ask(plugin, plugin.pre_bind, record, row, self._emit)
-            if status is None:
-                continue
-            if status.code is Code.WAIT:
-                until = min(deadline or now + (status.timeout or PRE_BIND_TIMEOUT), status.until)
-                self._pod_lifecycle.hold(unit, record, PRE_BIND, until, status.message)
-                return None
-            return status
+            if (status := ask(plugin, plugin.pre_bind, record, row, self._emit)) is not None:
+                until = deadline or now + (status.timeout or PRE_BIND_TIMEOUT)
+                return self._hold_or_reject(unit, record, PRE_BIND, status, until)
         return self._bind(profile, record)
+
+    def _hold_or_reject(
+        self, unit: SchedulingUnit, record: PodRecord, stage: str, status: Status, until: float
+    ) -> Status | None:
+        """Let the pod wait if the plugin says so, else return the status."""
+        if status.code is not Code.WAIT:
+            return status
+        self._pod_lifecycle.hold(unit, record, stage, min(until, status.until), status.message)
+        return None
 
     def _bind(self, profile: Profile, record: PodRecord) -> Status | None:
         for plugin in profile.bind:
