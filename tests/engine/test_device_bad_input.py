@@ -212,4 +212,7 @@ def test_a_device_that_is_never_ready_is_tried_by_the_next_pod_after_the_time_li
         world.now += 1.0 if world.devices("c") and world.now < 1595.0 else 0.1
         for decision in world.engine.step(world.now):
             world._perform(decision)
+            if isinstance(decision, d.SetPodCondition):  # the API server shows the condition, as a new version
+                pod = world.objects["Pod", decision.name]
+                world.see(msgspec.structs.replace(pod, status=msgspec.structs.replace(pod.status, phase="Pending")))
     assert world.devices("d") == ["a/d0"] and not world.devices("c")

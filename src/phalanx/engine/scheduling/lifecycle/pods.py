@@ -124,17 +124,18 @@ class Pods:
             self._pod_lifecycle.keep(record)
             self.enqueue(record)
             return
-        seen = old.pod.status.nominated_node_name if old.pod is not None else ""
+        before = old.pod
+        seen = before.status.nominated_node_name if before is not None else ""
         nominated = pod.status.nominated_node_name
-        if self._same(old, pod) and old.pod is not None and _waits_alike(old.pod, pod):
+        if self._same(old, pod) and before is not None and _waits_alike(before, pod):
             old.pod = pod
             record = old
         else:
-            if self._members.claims(old):
+            if member := self._members.claims(old):
                 self._pod_lifecycle.unqueue(old)
             record = self._record(pod, old)
             self._pod_lifecycle.update(old, record)
-            self.enqueue(record, failed=failed)
+            self.enqueue(record, failed=failed or (not member and _same_request(before, pod)))
         if nominated != seen and nominated != record.nominated and record.key not in self._pod_lifecycle.nominating:
             # Written by an autoscaler or a user: reserve it like a nomination of ours.
             self._pod_lifecycle.nominate(record, nominated, write=False)
@@ -263,3 +264,9 @@ class Pods:
 def _waits_alike(old: Pod, new: Pod) -> bool:
     """Return True if both versions wait in the same queue. The API server forbids changes of a pod's group."""
     return old.spec.scheduling_gates == new.spec.scheduling_gates and group_of(old) == group_of(new)
+
+
+def _same_request(old: Pod | None, new: Pod) -> bool:
+    """Return True if only the status changed: a pod whose claims lost their devices has another shape, and keeps its
+    backoff."""
+    return old is not None and old is not new and old.spec == new.spec and old.metadata.labels == new.metadata.labels
