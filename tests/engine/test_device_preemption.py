@@ -131,6 +131,46 @@ def test_a_gang_evicts_no_more_pods_while_devices_of_its_victims_are_released() 
     assert len(world.evicted) == 1 and {"m1", "m2", "m3"} < set(world.bound)
 
 
+@pytest.mark.parametrize("group", ["", "late"], ids=["pods", "members of a gang"])
+@pytest.mark.parametrize("elsewhere", [False, True], ids=["devices of nodes", "and of several nodes"])
+def test_pods_that_come_while_victims_leave_take_no_device_of_the_plan(group: str, elsewhere: bool) -> None:
+    """A gang takes two free devices of b, and two of a that pods hold; the pods that replace its victims come early."""
+    world = World(device_node("a"), published("a", device("g0"), device("g1")))
+    for name in ("low0", "low1"):
+        world.see(claim(name), consumer(name, name)).run(2)
+    world.see(device_node("b"), published("b", device("g0"), device("g1")))
+    if elsewhere:
+        world.see(attached("switch", device("s0", kind=1)))
+    world.slow = True
+    own = 'device.attributes["gpu.example.com"].?kind.orValue(0) == 0'
+    world.see(*(claim(name, asks(count=2, cel=own)) for name in "xy"), gang_group("urgent", 2, 10))
+    world.see(*(consumer(name, name, priority=10, group="urgent") for name in "xy")).run(3)
+    assert sorted(world.evicted) == ["low0", "low1"]
+    if group:
+        world.see(gang_group(group, 2))
+    world.see(*(claim(name, asks(cel=own)) for name in ("new0", "new1")))
+    world.see(*(consumer(name, name, group=group) for name in ("new0", "new1"))).run(5)
+    for name in ("low0", "low1"):
+        world.release(name)
+    world.run(20)
+    assert world.bound == {"x": "a", "y": "b"} or world.bound == {"x": "b", "y": "a"}
+    assert sorted(world.evicted) == ["low0", "low1"]
+
+
+def test_a_gang_gets_devices_that_no_plan_needs_while_victims_leave() -> None:
+    world = World(device_node("a"), published("a", device("g0", kind=0), device("g1", kind=0)))
+    for name in ("low0", "low1"):
+        world.see(claim(name), consumer(name, name)).run(2)
+    world.see(attached("switch", device("s0", kind=2)), device_node("c"), published("c", device("g0", kind=1)))
+    world.slow = True
+    world.see(claim("x", asks(count=2, cel='device.attributes["gpu.example.com"].kind == 0')), gang_group("urgent", 1, 10))
+    world.see(consumer("x", "x", priority=10, group="urgent")).run(3)
+    assert sorted(world.evicted) == ["low0", "low1"]
+    world.see(claim("new", asks(cel='device.attributes["gpu.example.com"].kind == 1')), gang_group("late", 1))
+    world.see(consumer("new", "new", group="late")).run(5)
+    assert world.bound == {"new": "c"}
+
+
 def test_a_pod_keeps_its_room_while_the_devices_of_its_victim_are_released() -> None:
     world = World(device_node("a", cpu="4"), *published("a", device("g0")), claim("low"), claim("high"))
     world.see(consumer("low", "low", cpu="3")).run(3)

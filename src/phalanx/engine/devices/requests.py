@@ -97,6 +97,8 @@ class ClaimSpec(msgspec.Struct, eq=False):
     error: str = ""  # the same if a retry may help: SchedulerError
     # (version of the inventory, (request, why no node can ever serve it)…): cache of `facts.device_facts`
     facts: tuple[int, tuple[tuple[str, str], ...]] = (-1, ())
+    # (version of the inventory, whether it may get devices that several nodes can use): cache of `DeviceState`
+    reaches: tuple[int, bool] = (-1, False)
 
     @property
     def only_request(self) -> AllocationRequest | None:

@@ -107,10 +107,30 @@ class DeviceState(ClaimTables):
         """Return the claims of a pod with all pending claims that may use the same devices."""
         mine = {demand.claim for demand in demands}
         where = dict.fromkeys(rows)
-        wide = any(self.view(row).shared for row in where)
-        keys = self._pending if wide else {key: None for row in where for key in self._pending_at.get(row, ())}
+        if any(self.view(row).shared for row in where):
+            where |= {row: None for key, at in self._pending.items() for row in at if self._reaches_beyond(key)}
+        keys = {key: None for row in where for key in self._pending_at.get(row, ())}
         others = [self._pending_demand(key) for key in keys if key not in mine]
         return [each for each in others if each is not None] + list(demands)
+
+    def _reaches_beyond(self, key: ClaimKey) -> bool:
+        """Return True if a pending claim competes for devices with claims on other nodes."""
+        if len(self._pending[key]) > 1:
+            return True
+        if key in self._extended:
+            spec = self.extended_spec(self._extended[key][1], self._pending[key][0])
+        else:
+            spec = self.specs.of(claim) if (claim := self.claim(key)) is not None else None
+        return spec is not None and self._may_share(spec)
+
+    def _may_share(self, spec: ClaimSpec) -> bool:
+        """Return True if a claim may get devices that several nodes can use."""
+        if spec.reaches[0] != self.inventory.version:
+            requests = [request for alternatives in spec.requests for request in alternatives]
+            devices = self.inventory.shared_devices()
+            found = any(each.selects(device, self.selectors) is not False for device in devices for each in requests)
+            spec.reaches = self.inventory.version, found
+        return spec.reaches[1]
 
     def _pending_demand(self, key: ClaimKey) -> ClaimDemand | None:
         rows = self._pending[key]
@@ -146,12 +166,7 @@ class DeviceState(ClaimTables):
         ]
         named = [use.claim for use in shape.claims if use.kind == NAMED and use.claim not in self.holdings.claims]
         compiled += [self.specs.of(claim) for key in named if (claim := self.claim(key)) is not None]
-        requests = [request for spec in compiled for alternatives in spec.requests for request in alternatives]
-        return any(
-            request.selects(device, self.selectors) is True
-            for device in self.inventory.shared_devices()
-            for request in requests
-        )
+        return any(self._may_share(spec) for spec in compiled)
 
     def is_pending(self, row: int) -> bool:
         """Return True if claims of placed pods wait for devices on the row."""

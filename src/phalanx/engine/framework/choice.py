@@ -1,12 +1,16 @@
-"""Choose the best row for a single pod, leaving room for nominated pods."""
+"""Leave room for nominated pods: choose the row of a single pod, count their devices in groups."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.framework.evaluation import Evaluation
 from phalanx.engine.framework.interface import Finding
+from phalanx.engine.state.claims import EXTENDED
 from phalanx.engine.state.records import PodRecord
 
 
@@ -56,3 +60,27 @@ def _room_besides_nominated(
         state.columns.journal.rewind(mark)
     evaluation.refresh()
     return fits
+
+
+@contextmanager
+def devices_left(state: ClusterState, ours: Sequence[PodRecord]) -> Iterator[None]:
+    """Leave devices to nominated pods while a group is placed: count those with claims on their nodes.
+
+    `ours`: the pods of the group. Nominated pods of lower priority are ignored. What else nominated pods take is
+    subtracted where the problem of a group is built.
+    """
+    journal, mark = state.columns.journal, 0
+    if state.nominations and any(record.shape.claims for record in ours):
+        keys, priority = {record.key for record in ours}, min(record.priority for record in ours)
+        for node, record in list(state.nominations.all()):
+            row = state.columns.row_of.get(node, -1)
+            if row < 0 or record.row >= 0 or record.priority < priority or record.key in keys:
+                continue
+            if record.claims or any(use.kind == EXTENDED for use in record.shape.claims):
+                mark = mark or journal.mark()
+                state.columns.place(record, row)
+    try:
+        yield
+    finally:
+        if mark:
+            journal.rewind(mark)

@@ -15,7 +15,7 @@ import numpy as np
 
 from phalanx.engine.framework import Code, PostFilterResult, Status
 from phalanx.engine.framework.adapters import PluginFailure, guarded
-from phalanx.engine.framework.choice import choose
+from phalanx.engine.framework.choice import choose, devices_left
 from phalanx.engine.framework.cluster_state import ClusterState, KeepsPromises
 from phalanx.engine.framework.diagnosis import Diagnosis, reserved_text
 from phalanx.engine.framework.evaluation import Evaluation
@@ -122,7 +122,8 @@ class Attempts:
         try:
             if isinstance(unit, SinglePod):
                 return self._place_pod(unit.record, how)
-            return self._place_group(unit, how)
+            with devices_left(self._cluster, unit.records):
+                return self._place_group(unit, how)
         except PluginFailure as failure:
             return Refused(Cause.ERROR, claims_renamed(str(failure), unit.records))
         except Unplaceable as problem:
@@ -213,10 +214,11 @@ class Attempts:
         if expected(group.source) or state.columns.devices():
             return None
         try:
-            built = build(state, group, tree.pending, state.settings.search_budget, tree.priority, counted=True)
-            if built.coupled:
-                return None
-            found = find(state, group, built)
+            with devices_left(state, tree.records):
+                built = build(state, group, tree.pending, state.settings.search_budget, tree.priority, counted=True)
+                if built.coupled:
+                    return None
+                found = find(state, group, built)
         except (PluginFailure, Unplaceable):
             return None
         if not isinstance(found, Found) or not found.assignment:
@@ -243,7 +245,8 @@ class Attempts:
         """
         known = dict(zip(before.shapes, before.evaluations, strict=True)) if before is not None else {}
         try:
-            return not assignment or fits_still(self._cluster, assignment, known)
+            with devices_left(self._cluster, [record for record, _ in assignment]):
+                return not assignment or fits_still(self._cluster, assignment, known)
         except PluginFailure:
             return False
 
