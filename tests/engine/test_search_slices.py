@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import gc
 import warnings
 from typing import Any
@@ -328,6 +329,21 @@ def test_victims_that_went_meanwhile_are_not_evicted() -> None:
         evicted = {x.name for x in run.log if isinstance(x, d.Evict)}
         assert not evicted & {f"low-{i}-0" for i in range(10)}
         assert sum(name.startswith("high") for name in run.bound) == 6
+    assert stop > 1, "it was never interrupted"
+
+
+def test_room_that_comes_while_victims_are_chosen_spares_them() -> None:
+    for stop in range(1, 40, 4):
+        run = evicting(Engine(EngineSettings(search_slice=10)))
+        for _ in range(stop):
+            one_step(run)
+        if place_of(run, "podgroup/default/high") is not QueueName.SEARCH:
+            break
+        for i, j in itertools.product((6, 7), range(4)):  # the nodes of a rack
+            run.gone("Pod", f"low-{i}-{j}")
+        rest(run)
+        assert not [x.name for x in run.log if isinstance(x, d.Evict)]
+        assert {run.bound[name] for name in run.bound if name.startswith("high")} == {"n6", "n7"}
     assert stop > 1, "it was never interrupted"
 
 

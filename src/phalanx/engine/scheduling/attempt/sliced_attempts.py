@@ -180,6 +180,8 @@ class SlicedAttempts:
             return False
         if record.node_name or (self._touched is not None and row not in self._touched):
             return True  # rules beyond the row are checked at the end
+        if record.nominated == self.cluster.columns.names[row]:
+            return True  # room is kept for it, and its victims may still be there
         return bool(self.cluster.evaluation(record).feasible[row])
 
     def _rows_since(self, position: int) -> set[int] | None:
@@ -197,6 +199,9 @@ class SlicedAttempts:
             return None
         if isinstance(answer, Placed):
             return answer if self.attempts.fits(assignment, answer.built) else None
+        instead = self.attempts.search(tree, AttemptOptions(evict=False, budget_divisor=HURRY))
+        if isinstance(instead, Placed):
+            return instead  # room came meanwhile: nothing has to be evicted
         return self._preemption.revalidate(tree, answer, lambda: self.attempts.fits(assignment, answer.refused.built))
 
     # ---- changes during an attempt
