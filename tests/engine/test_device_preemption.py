@@ -163,7 +163,9 @@ def test_a_gang_gets_devices_that_no_plan_needs_while_victims_leave() -> None:
         world.see(claim(name), consumer(name, name)).run(2)
     world.see(attached("switch", device("s0", kind=2)), device_node("c"), published("c", device("g0", kind=1)))
     world.slow = True
-    world.see(claim("x", asks(count=2, cel='device.attributes["gpu.example.com"].kind == 0')), gang_group("urgent", 1, 10))
+    world.see(
+        claim("x", asks(count=2, cel='device.attributes["gpu.example.com"].kind == 0')), gang_group("urgent", 1, 10)
+    )
     world.see(consumer("x", "x", priority=10, group="urgent")).run(3)
     assert sorted(world.evicted) == ["low0", "low1"]
     world.see(claim("new", asks(cel='device.attributes["gpu.example.com"].kind == 1')), gang_group("late", 1))

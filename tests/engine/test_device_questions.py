@@ -194,3 +194,19 @@ def test_a_pool_that_offers_nothing_is_named_with_its_problem() -> None:
     world.see(claim("two", asks("r", 2)), consumer("pod", "two")).run()
     (item,) = why(world.engine.scheduler, "Pod", "default", "pod").items
     assert item.hints[-1] == f"pool {DRIVER}/odd is currently invalid: duplicate device name d0"
+
+
+def test_devices_of_a_node_that_does_not_exist_are_not_counted_as_free() -> None:
+    world = World(device_node("a"), published("gone", device("g0")), claim("c"), consumer("p", "c")).run()
+    (item,) = why(world.engine.scheduler, "Pod", "default", "p").items
+    assert "of 1 published 1 belong to nodes that do not exist, 0 can be used now" in item.hints[0]
+    (row,) = device_table(world.engine.scheduler.cluster.devices, ())
+    assert (row.path, row.devices, row.in_use, row.free) == (["no node"], 1, 0, 0)
+
+
+def test_no_help_is_seen_in_going_without_devices() -> None:
+    """A pool of the node contradicts itself: without the filter of devices the pod would have none."""
+    world = World(device_node("a"), published("a", device("g0"), device("g0")), claim("c"), consumer("p", "c")).run()
+    (item,) = why(world.engine.scheduler, "Pod", "default", "p").items
+    assert item.relaxations == []
+    assert item.hints[-1] == f"pool {DRIVER}/a is currently invalid: duplicate device name g0"

@@ -8,7 +8,7 @@ from phalanx.engine.devices.facts import most_alike, ruled_out
 from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.requests import AllocationRequest, AttributeConstraint
 from phalanx.engine.devices.state import DeviceState, extended_key
-from phalanx.engine.state.claims import MISSING, NAMED, claim_names
+from phalanx.engine.state.claims import EXTENDED, MISSING, NAMED, ClaimUse, claim_names
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 
@@ -31,8 +31,7 @@ def for_devices(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
             if use.kind == MISSING:
                 found[use.problem] = None
                 continue
-            own = names[number][1] if number < len(names) else "of its extended resources"
-            name = "/".join(use.claim) if use.kind == NAMED else f"{record.namespace}/{own}"
+            name = _name_of(use, record, names[number][1] if number < len(names) else None)
             if use.kind == NAMED:
                 claim = state.claim(use.claim)
                 held = state.holdings.claims.get(use.claim)
@@ -53,10 +52,18 @@ def for_devices(state: DeviceState, records: Iterable[PodRecord]) -> list[str]:
     return [*found, *(_unusable_pools(state) if found else ())]
 
 
+def _name_of(use: ClaimUse, record: PodRecord, own: str | None) -> str:
+    """Return how messages name a claim. `own`: its name in the pod's namespace, if the pod names it."""
+    if use.kind == NAMED:
+        return "/".join(use.claim)
+    return "of its extended resources" if use.kind == EXTENDED or own is None else f"{record.namespace}/{own}"
+
+
 def _unusable_pools(state: DeviceState) -> list[str]:
     """Return one line per pool of which no device may be used, because slices are missing or contradict each other."""
     broken = [f"pool {'/'.join(pool.key)} {pool.problem}" for pool in state.inventory.pools.values() if pool.problem]
-    more = [f"{len(broken) - MOST_POOLS} more pools cannot be used"] if len(broken) > MOST_POOLS else []
+    left = len(broken) - MOST_POOLS
+    more = [f"{left} more pool{'s' if left > 1 else ''} cannot be used"] if left > 0 else []
     return [*sorted(broken)[:MOST_POOLS], *more]
 
 
@@ -99,7 +106,8 @@ def _request(state: DeviceState, request: AllocationRequest, limits: Sequence[At
     free: dict[str, int] = {}  # by the node of a device; "": several nodes
     usable: list[Device] = []
     for device in devices:
-        reason = ruled_out(state, request, device)
+        gone = device.reach.node and device.reach.node not in state.columns.row_of
+        reason = "belong to nodes that do not exist" if gone else ruled_out(state, request, device)
         if reason:
             out[reason] = out.get(reason, 0) + 1
         else:

@@ -14,6 +14,7 @@ from phalanx.model.objects import DeviceClass
 from phalanx.model.objects.devices import DeviceClaim, DeviceRequest, ExactDeviceRequest, ResourceClaimSpec
 
 EVERYWHERE = "several nodes"  # the domain of devices that more than one node can use
+NOWHERE = "no node"  # the domain of devices of a node that does not exist
 
 
 class DeviceCounts(msgspec.Struct, rename="camel"):
@@ -68,7 +69,7 @@ def _counts(state: DeviceState, name: str, request: AllocationRequest, keys: Seq
             continue
         node = device.reach.node
         row = columns.row_of.get(node, -1)
-        at: tuple[str, ...] = (EVERYWHERE,) if not node else ()
+        at: tuple[str, ...] = () if row >= 0 else (NOWHERE if node else EVERYWHERE,)
         if row >= 0 and (known := columns.nodes[row]) is not None:
             at = tuple(known.metadata.labels.get(key, "") for key in keys)
         counts = by_domain.get(at)
@@ -79,7 +80,7 @@ def _counts(state: DeviceState, name: str, request: AllocationRequest, keys: Seq
             counts.tainted += 1
         elif ruled_out(state, request, device):
             counts.in_use += 1
-        else:
+        elif at != (NOWHERE,):
             counts.free += 1
             on_node[at, node] = on_node.get((at, node), 0) + 1
             counts.most_on_node = max(counts.most_on_node, on_node[at, node])

@@ -23,7 +23,7 @@ from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
 from phalanx.engine.placement.blockers import NOT_READY
 from phalanx.engine.placement.outcome import domain_word, plural
-from phalanx.engine.placement.plain import NO_DEVICES, code_of_filter, without
+from phalanx.engine.placement.plain import CANNOT_ALLOCATE, about_devices, code_of_filter, without
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.placement.problem import leaves
 from phalanx.engine.scheduling.attempt.answers import Cause, Refused
@@ -197,7 +197,7 @@ class _Relaxer:
             if found is None:
                 continue
             trial, rows, reason = found
-            if code_of_filter(reason) == NO_DEVICES:
+            if about_devices(reason):
                 continue  # its pods would have no devices
             # The filters would still reject it, so only count resources.
             if self._fits(replace(trial, coupled=False)):
@@ -372,9 +372,9 @@ def for_pod(state: ClusterState, evaluation: Evaluation) -> list[Relaxation]:
             for rid, amount in evaluation.shape.requests:
                 rows &= state.columns.alloc[rid] >= amount
         reasons = tracker.explain(np.flatnonzero(rows)) if rows.any() else ()
-        if reasons and code_of_filter(reasons[0].reason) == NO_DEVICES:
+        if reasons and about_devices(reasons[0].reason):
             # Without the filter the pod would have no devices: only the end of other pods may help.
-            reasons = [each for each in reasons if not each.unresolvable]
+            reasons = [each for each in reasons if each.reason == CANNOT_ALLOCATE and not each.unresolvable]
             rows = np.isin(np.arange(len(rows)), np.concatenate([[-1], *(each.rows for each in reasons)]))
         count = int(rows.sum())
         if count:

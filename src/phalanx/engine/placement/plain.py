@@ -14,7 +14,9 @@ from phalanx.engine.placement.problem import DEVICES, FEW_PER_NODE
 
 _INSUFFICIENT = "Insufficient "
 CANNOT_ALLOCATE = "cannot allocate all claims"
-NO_DEVICES = ("Insufficient", DEVICES)  # its reason for programs
+INVALID_POOLS = "invalid resource pools were encountered"
+CLAIM_ELSEWHERE = "resourceclaim not available on the node"
+NO_DEVICES = ("Insufficient", DEVICES)  # reason for programs of CANNOT_ALLOCATE
 # Beginning of a filter's fixed reason -> (reason for programs, the same for users).
 _FILTERS = (
     ("node(s) didn't match Pod's node affinity/selector", "NodeSelector", "do not match its node selector or affinity"),
@@ -215,6 +217,11 @@ def code_of_filter(reason: str) -> tuple[str, str]:
     if reason == CANNOT_ALLOCATE:
         return NO_DEVICES
     return next((code for start, code, _ in _FILTERS if reason.startswith(start)), "DoesNotFit"), ""
+
+
+def about_devices(reason: str) -> bool:
+    """Return True for the reasons of a filter without which the pod would have no devices."""
+    return reason in (CANNOT_ALLOCATE, INVALID_POOLS, CLAIM_ELSEWHERE)
 
 
 def without(reason: str, plugin: str) -> str:

@@ -11,15 +11,12 @@ from phalanx.engine.devices.selectors import SelectorFailure
 from phalanx.engine.devices.state import ALL_ROWS, DeviceState
 from phalanx.engine.framework import Bools, Finding, Floats, Rows
 from phalanx.engine.framework.adapters import ByMax
-from phalanx.engine.placement.plain import CANNOT_ALLOCATE
+from phalanx.engine.placement.plain import CANNOT_ALLOCATE, CLAIM_ELSEWHERE, INVALID_POOLS
 from phalanx.engine.state.claims import EXTENDED, NAMED
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
-
-NOT_ON_NODE = "resourceclaim not available on the node"
-INVALID_POOLS = "invalid resource pools were encountered"
 
 NO_LIMIT = 2**31  # slots of a row that cannot be counted
 MOST_ALTERNATIVES = 8  # alternatives of one request (resource/v1 FirstAvailableDeviceRequestMaxSize)
@@ -122,7 +119,7 @@ class DeviceFilter(FollowsDevices):
         found: dict[tuple[str, bool], list[int]] = {}
         for row in rows.tolist():
             if state.demands(self.shape, row) is None:
-                found.setdefault((NOT_ON_NODE, True), []).append(row)
+                found.setdefault((CLAIM_ELSEWHERE, True), []).append(row)
                 continue
             reason = INVALID_POOLS if state.view(row).invalid else CANNOT_ALLOCATE
             reason = self.failures.get(row, reason)
