@@ -13,6 +13,7 @@ from phalanx.model.groups import (
     GroupKey,
     MemberState,
     PodKey,
+    Resolution,
     implicit_key,
 )
 from support.group_objects import composite, gang_template, pod, pod_group, workload
@@ -30,26 +31,31 @@ def key(name: str) -> PodKey:
     return PodKey("ns", name)
 
 
+def of_pod(forest: GroupForest, name: str) -> Resolution | None:
+    leaf = forest.leaf_of(key(name))
+    return forest.resolve(leaf) if leaf is not None else None
+
+
 def test_a_pod_waits_for_its_group_and_then_for_its_ancestors_and_says_so() -> None:
     forest = GroupForest()
     forest.put_pod(pod("p", "workers"))
-    waiting = forest.resolve_pod(key("p"))
+    waiting = of_pod(forest, "p")
     assert waiting is not None and waiting.root is None
     assert waiting.message == "waiting for PodGroup workers to appear"
     forest.put_pod_group(pod_group("workers", gang=1, parent="mid", workload="w"))
-    waiting = forest.resolve_pod(key("p"))
+    waiting = of_pod(forest, "p")
     assert waiting is not None
     assert waiting.message == "waiting for CompositePodGroup mid, an ancestor of PodGroup workers, to appear"
     forest.put_composite(composite("mid", gang=1, parent="top", workload="w"))
     assert forest.put_composite(composite("top", gang=1, workload="w")) == (cpg("top"),)
-    found = forest.resolve_pod(key("p"))
+    found = of_pod(forest, "p")
     assert found is not None and found.root == cpg("top")
 
 
 def test_a_pod_without_any_link_is_no_member() -> None:
     forest = GroupForest()
     assert forest.put_pod(pod("alone")) == ()
-    assert forest.resolve_pod(key("alone")) is None
+    assert of_pod(forest, "alone") is None
 
 
 def test_the_label_links_where_the_field_is_absent_and_the_field_wins() -> None:
@@ -185,7 +191,7 @@ def test_a_workload_without_that_pod_group_leaves_the_pod_waiting() -> None:
     forest = GroupForest()
     forest.put_workload(workload("job", flat=[gang_template("drivers", 1)]))
     forest.put_pod(pod("p", ref=("job", "workers", "")))
-    waiting = forest.resolve_pod(key("p"))
+    waiting = of_pod(forest, "p")
     assert waiting is not None and "pod group workers" in waiting.message
 
 
@@ -199,7 +205,7 @@ def test_cycles_and_self_parents_are_invalid_and_heal() -> None:
     assert invalid is not None
     assert invalid.groups == (cpg("c1"), cpg("c2"), pg("g"))
     assert "cyclic parents: c1 -> c2 -> c1" in invalid.message
-    forest.drop_composite("ns", "c2")
+    forest.drop(cpg("c2"))
     assert forest.invalid(pg("g")) is None
     forest.put_composite(composite("c2", gang=1, workload="w"))
     assert forest.invalid(pg("g")) is None
@@ -221,7 +227,7 @@ def test_five_levels_are_too_deep() -> None:
     assert invalid is not None
     assert "PodGroup leaf is on level 5" in invalid.message
     assert len(invalid.groups) == 5
-    forest.drop_pod_group("ns", "leaf")
+    forest.drop(pg("leaf"))
     assert forest.invalid(cpg("l1")) is None
 
 
@@ -328,9 +334,9 @@ def test_deleting_a_group_sends_its_pods_back_to_waiting() -> None:
     forest.put_pod_group(pod_group("g", gang=1, parent="root", workload="w"))
     forest.put_pod(pod("p", "g"))
     assert forest.quorum(cpg("root")).ready
-    assert forest.drop_pod_group("ns", "g") == (cpg("root"),)
+    assert forest.drop(pg("g")) == (cpg("root"),)
     assert not forest.quorum(cpg("root")).ready
-    waiting = forest.resolve_pod(key("p"))
+    waiting = of_pod(forest, "p")
     assert waiting is not None and waiting.missing == pg("g")
     forest.put_pod_group(pod_group("g", gang=1, parent="root", workload="w"))
     assert forest.quorum(cpg("root")).ready

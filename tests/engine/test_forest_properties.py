@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from phalanx.model.groups import COMPLETED_IN, RUN, GroupForest, GroupKey
+from phalanx.model.groups import COMPLETED_IN, COMPOSITE, POD_GROUP, RUN, GroupForest, GroupKey
 from support.group_objects import composite, gang_template, pod, pod_group, workload
 
 COMPOSITES = ("c0", "c1", "c2", "c3", "c4")
@@ -58,9 +58,10 @@ def _put(forest: GroupForest, event: tuple[str, str, dict[str, Any]]) -> None:
 
 def _drop(forest: GroupForest, event: tuple[str, str, dict[str, Any]]) -> None:
     kind, name, _ = event
-    drop = {"composite": forest.drop_composite, "group": forest.drop_pod_group}.get(kind)
-    drop = drop or (forest.drop_workload if kind == "workload" else forest.drop_pod)
-    drop("ns", name)
+    if kind in ("composite", "group"):
+        forest.drop(GroupKey(COMPOSITE if kind == "composite" else POD_GROUP, "ns", name))
+    else:
+        (forest.drop_workload if kind == "workload" else forest.drop_pod)("ns", name)
 
 
 def picture(forest: GroupForest) -> dict[GroupKey, object]:

@@ -23,15 +23,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, cast
 import msgspec
 
 from phalanx.base.client import Client, Resource, Snapshots, WatchEvent
-from phalanx.base.errors import (
-    ApiProblem,
-    BadRequest,
-    Expired,
-    Invalid,
-    NotFound,
-    ResourceExpired,
-    Unreachable,
-)
+from phalanx.base.errors import ApiProblem, BadRequest, Expired, Invalid, NotFound, ResourceExpired, Unreachable
 from phalanx.base.retry import FIRST_DELAY, delay, log_level
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from .frame import EvaluationFrame, Run
+from .dispatch import EvaluationFrame, Run
 from .macros import UNUSED
 from .syntax import CallExpression, Const, Fold, ListExpr, MapExpr, Node
 from .values import CostLimitExceeded, EvaluationError, FieldMap, kind_of

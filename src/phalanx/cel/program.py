@@ -11,22 +11,11 @@ from typing import Any
 
 from .checker import Checked
 from .declarations import Overload
-from .dispatch import call_closure, equality_closure
-from .frame import EvaluationFrame, Run
+from .dispatch import EvaluationFrame, Run, call_closure, equality_closure
 from .loops import Loops
 from .syntax import CallExpression, Const, Fold, Ident, ListExpr, MapExpr, Node, Select, StructExpr
 from .types import Type
-from .values import (
-    NONE,
-    CostLimitExceeded,
-    EvaluationError,
-    FieldMap,
-    ObjectValue,
-    Optional,
-    TypeValue,
-    kind_of,
-    some,
-)
+from .values import NONE, CostLimitExceeded, EvaluationError, FieldMap, ObjectValue, Optional, TypeValue, kind_of, some
 
 LIST_COST = 10
 MAP_COST = 30

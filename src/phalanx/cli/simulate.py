@@ -11,8 +11,7 @@ import click
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.output import CommandError, encoded, for_programs, output_option
 from phalanx.cli.progress import progress
-from phalanx.simulate.estimates import MODES
-from phalanx.simulate.trace import LEVELS, Job, TraceCluster
+from phalanx.simulate.trace import LEVELS, MODES, Job, TraceCluster
 
 if TYPE_CHECKING:
     from phalanx.engine.plugins.config import SchedulerConfig

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from phalanx.model import event_view, tables
+from phalanx.model import tables, version_views
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Kind, Registry, Scale, Version
 from phalanx.model.printing import columns_for
@@ -146,7 +146,7 @@ def _core() -> Iterator[Kind]:
     yield _kind("LimitRange", short_names=("limits",), generation=False, create_on_update=True)
     yield _kind("PodTemplate")
     yield _kind("Event", short_names=("ev",), generation=False, create_on_update=True)
-    view = Version("v1", tables.record("events/v1.Event"), "", event_view.from_core, event_view.to_core)
+    view = Version("v1", tables.record("events/v1.Event"), "", version_views.from_core, version_views.to_core)
     yield _kind("Event", "events.k8s.io", short_names=("ev",), generation=False, create_on_update=True,
                 versions=(view,), stored_as="events")  # fmt: skip
     yield _kind("Binding", verbs=_CREATE, stored=False, generation=False)

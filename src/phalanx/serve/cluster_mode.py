@@ -37,13 +37,7 @@ from phalanx.serve.metrics.at_scrape import AtScrape, counter
 from phalanx.serve.metrics.process import FAILURES, ProcessMetrics
 from phalanx.serve.remote import answered, connected, wait_for_server
 from phalanx.serve.settings import Listen
-from phalanx.serve.start_checks import (
-    CONTROLLER_RIGHTS,
-    of_lease,
-    report_missing_rights,
-    report_other_holders,
-    report_outdated_resources,
-)
+from phalanx.serve.start_checks import CONTROLLER_RIGHTS, report_lacking
 from phalanx.serve.watchdog import Watchdog
 from phalanx.serve.webhook import WebhookServer
 from phalanx.serve.webhook_tls import from_secret, publish
@@ -117,17 +111,11 @@ class ClusterMode:
         http = self._http = await connected(connection, "phalanx-controllers")
         await self._serve_health()
         await wait_for_server(http)
-        self._checks = asyncio.create_task(self._check(http), name="checks")
+        checks = report_lacking(
+            http, GroupApi(http), CONTROLLER_RIGHTS, self._leadership.lease, self._clock, "--namespace"
+        )
+        self._checks = asyncio.create_task(checks, name="checks")
         await self.start_with(http, lambda path: http.request("GET", path), Callers(http))
-
-    async def _check(self, client: HttpClient) -> None:
-        """Log rights and resources that the cluster lacks."""
-        lease = self._leadership.lease
-        rights = (*CONTROLLER_RIGHTS, *(of_lease(lease) if lease is not None else ()))
-        await report_missing_rights(client, rights)
-        await report_outdated_resources(GroupApi(client), lambda path: client.request("GET", path))
-        if lease is not None:
-            await report_other_holders(client, lease, self._clock, "--namespace")
 
     async def start_with(self, client: Client, ask: Ask, callers: Callers | None = None) -> None:
         """Start with a given client. `callers`: authorises callers of the address with TLS."""

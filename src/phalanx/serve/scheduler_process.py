@@ -33,13 +33,7 @@ from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.scheduler_parts import DecidingSettings, SchedulerParts
 from phalanx.serve.settings import Listen
-from phalanx.serve.start_checks import (
-    SCHEDULER_RIGHTS,
-    of_lease,
-    report_missing_rights,
-    report_other_holders,
-    report_outdated_resources,
-)
+from phalanx.serve.start_checks import SCHEDULER_RIGHTS, report_lacking
 from phalanx.serve.watchdog import Watchdog
 
 log = logging.getLogger(__name__)
@@ -140,7 +134,10 @@ class SchedulerProcess:
         if settings.secure is not None:
             await self.health.start_secure(Secure(settings.secure, self._certificate(), callers))
         await wait_for_server(client)
-        self._checks = asyncio.create_task(self._check(client, groups), name="checks")
+        checks = report_lacking(
+            client, groups, SCHEDULER_RIGHTS, self._leadership.lease, self._clock, "--lease-namespace"
+        )
+        self._checks = asyncio.create_task(checks, name="checks")
         if self._dashboard is not None:
             self._showing = asyncio.create_task(run_restarting("the dashboard", self._dashboard.run), name="dashboard")
         work = self._leadership.run(client, parts.run, lambda: parts.service.settled)
@@ -150,14 +147,6 @@ class SchedulerProcess:
         if self._task.done():
             ready.cancel()
             self._task.result()
-
-    async def _check(self, client: HttpClient, groups: GroupApi) -> None:
-        """Log rights and resources that the cluster lacks."""
-        lease = self._leadership.lease
-        await report_missing_rights(client, (*SCHEDULER_RIGHTS, *(of_lease(lease) if lease is not None else ())))
-        await report_outdated_resources(groups, lambda path: client.request("GET", path))
-        if lease is not None:
-            await report_other_holders(client, lease, self._clock, "--lease-namespace")
 
     def _certificate(self) -> ssl.SSLContext:
         if self._settings.secure_tls_dir is None:

@@ -16,6 +16,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import ApiProblem, ConfigProblem, NotFound
 from phalanx.base.resources import LEASES
+from phalanx.kube.client import HttpClient
 from phalanx.kube.group_api import CUSTOM, GroupApi
 from phalanx.kube.lease import LeaseSettings
 from phalanx.model.crds import definitions
@@ -244,6 +245,21 @@ async def report_other_holders(client: Client, lease: LeaseSettings, clock: Cloc
                 )
             known = found
         await asyncio.sleep(LOOK_EVERY)
+
+
+async def report_lacking(
+    client: HttpClient,
+    groups: GroupApi,
+    rights: tuple[RequiredRight, ...],
+    lease: LeaseSettings | None,
+    clock: Clock,
+    option: str,
+) -> None:
+    """Log rights and resources that the cluster lacks, and a second instance. `option`: sets the lease's namespace."""
+    await report_missing_rights(client, (*rights, *(of_lease(lease) if lease is not None else ())))
+    await report_outdated_resources(groups, lambda path: client.request("GET", path))
+    if lease is not None:
+        await report_other_holders(client, lease, clock, option)
 
 
 PARTS = ("scheduler", "controllers")

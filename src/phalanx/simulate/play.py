@@ -20,8 +20,7 @@ from phalanx.engine.reservations import (
 )
 from phalanx.engine.reservations.units import LONGEST_SECONDS
 from phalanx.model.kinds import Json
-from phalanx.simulate.estimates import estimate_of
-from phalanx.simulate.trace import LEVELS, Job, TraceCluster
+from phalanx.simulate.trace import LEVELS, Job, TraceCluster, estimate_of
 
 END, NODE, SUBMIT, WAKE = 0, 1, 2, 3  # order of events at one time
 MILLI = 1000  # CPUs are counted in thousandths

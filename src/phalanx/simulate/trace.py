@@ -1,4 +1,4 @@
-"""Read traces (CSV, also gzipped) and cluster files (JSON). Errors name file, line and remedy."""
+"""Read traces (CSV, also gzipped) and cluster files (JSON); estimate run times. Errors name file, line and remedy."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import math
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,6 +17,10 @@ from phalanx.base.errors import ConfigProblem
 
 NEEDED = ("job", "submit_s", "duration_s", "pods", "gpus_per_pod")
 LEVELS = ("rack", "block", "zone")  # from small to large
+MODES = ("given", "upper", "noisy", "exact")
+# Typical time limits of users in seconds; generated estimates are rounded up to one of these.
+TYPED_LIMITS = (600, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 259200, 604800, 1209600)
+DAY = 86400
 EVENTS = ("fail", "drain", "cordon", "join")  # types of `node_events` in a cluster file; join ends the others
 
 
@@ -257,3 +262,25 @@ def _event(where: str, item: Any, rows: dict[str, int]) -> NodeEvent:
     if event.what not in EVENTS:
         raise ConfigProblem(where, f"{event.what!r} is not an event; use {', '.join(EVENTS)}")
     return event
+
+
+def estimate_of(job: Job, mode: str, seed: int) -> float:
+    """Return the estimated duration of a job in seconds.
+
+    given: the trace's estimate, at least the duration; `upper` if it has none.
+    upper: duration x (1 + an exponential number of mean 1), rounded up to a typical limit.
+    noisy: duration x a log-normal factor (sigma 0.5): about half of the jobs overrun.
+    exact: the duration.
+    """
+    if mode == "exact":
+        return job.duration
+    if mode == "given" and job.estimate is not None:
+        return max(job.estimate, job.duration)
+    draw = random.Random(f"{seed}:{job.name}")
+    if mode == "noisy":
+        return max(60.0, float(round(job.duration * math.exp(draw.gauss(0.0, 0.5)))))
+    wanted = job.duration * (1.0 + draw.expovariate(1.0))
+    for limit in TYPED_LIMITS:
+        if limit >= wanted:
+            return float(limit)
+    return float(max(TYPED_LIMITS[-1], math.ceil(job.duration / DAY) * DAY))

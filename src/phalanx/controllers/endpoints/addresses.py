@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from phalanx.controllers.runtime.controller import Key
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import finished, ready
 from phalanx.model.kinds import Json
 
+SOON = 0.05  # seconds in which changes are combined
+SERVICE_NAME = "kubernetes.io/service-name"
 Ports = tuple[tuple[str, int, str, str], ...]  # name, number, protocol, application protocol
 
 
@@ -131,3 +134,14 @@ def _entry(address: EndpointAddress) -> Json:
     if address.node:
         entry["nodeName"] = address.node
     return entry
+
+
+def by_service(manager: Json, entry: Json) -> list[str]:
+    """Index a slice that a controller made by its Service. `manager`: the label of that controller."""
+    labels: Json = entry["metadata"].get("labels") or {}
+    mine = manager.items() <= labels.items() and labels.get(SERVICE_NAME)
+    return [f"{entry['metadata']['namespace']}/{labels[SERVICE_NAME]}"] if mine else []
+
+
+def services_of(manager: Json, *entries: Json | None) -> list[Key]:
+    return [Key(*name.split("/")) for entry in entries if entry is not None for name in by_service(manager, entry)]

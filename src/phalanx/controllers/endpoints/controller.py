@@ -6,14 +6,19 @@ load balancing) work as on any cluster. Endpoints of Services without a selector
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 from phalanx.base import resources as r
 from phalanx.controllers.endpoints.addresses import (
+    SERVICE_NAME,
+    SOON,
     EndpointAddress,
     Ports,
     addresses_of,
+    by_service,
     port_list,
+    services_of,
     slice_entry,
     subsets,
 )
@@ -24,9 +29,7 @@ from phalanx.controllers.runtime.pods import ready
 from phalanx.model.groups.keys import ZONE
 from phalanx.model.selectors import from_selector
 
-SOON = 0.05  # seconds in which changes of pods are combined
 PER_SLICE, PER_ENDPOINTS = 100, 1000
-SERVICE_NAME = "kubernetes.io/service-name"
 MANAGED_BY = {"endpointslice.kubernetes.io/managed-by": "endpointslice-controller.k8s.io"}
 ENDPOINTS_BY = {"endpoints.kubernetes.io/managed-by": "endpoint-controller"}
 OVER_CAPACITY = "endpoints.kubernetes.io/over-capacity"
@@ -45,7 +48,7 @@ class EndpointsController(Controller):
         self._slices = caches.of(r.ENDPOINT_SLICES)
         self._pods.index("labels", by_labels, of_marks=True)
         self._services.index("selects", _by_rarest_label)
-        self._slices.index("service", _by_service)
+        self._slices.index("service", partial(by_service, MANAGED_BY))
         self._services.on_change(self.requeue)
         self._pods.on_change(self._pod_changed, of=MARKED)
         self._endpoints.on_change(lambda key, new, old: self.queue.add_after(key, SOON))
@@ -65,9 +68,8 @@ class EndpointsController(Controller):
             self.queue.add_after(found, SOON)
 
     def _slice_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        for found in (new, old):
-            for value in _by_service(found) if found is not None else ():
-                self.queue.add_after(Key(key.namespace, value.partition("/")[2]), SOON)
+        for found in services_of(MANAGED_BY, new, old):
+            self.queue.add_after(found, SOON)
 
     async def reconcile(self, key: Key) -> None:
         service = self._services.get(*key)
@@ -171,12 +173,6 @@ def _by_rarest_label(service: Json) -> list[str]:
     """Index a selector by one of its labels: a pod without that label is not selected."""
     selector = (service.get("spec") or {}).get("selector")
     return [_pair(service["metadata"]["namespace"], *max(selector.items()))] if selector else []
-
-
-def _by_service(entry: Json) -> list[str]:
-    labels: Json = entry["metadata"].get("labels") or {}
-    mine = MANAGED_BY.items() <= labels.items() and labels.get(SERVICE_NAME)
-    return [f"{entry['metadata']['namespace']}/{labels[SERVICE_NAME]}"] if mine else []
 
 
 def _summary(pod: Json) -> tuple[Any, ...]:

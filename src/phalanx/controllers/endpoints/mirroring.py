@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import ipaddress
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import msgspec
 
 from phalanx.base import resources as r
 from phalanx.base.errors import NotFound
+from phalanx.controllers.endpoints.addresses import SERVICE_NAME, SOON, by_service, services_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_reference, deleting
 
-SOON = 0.05  # seconds in which changes are combined
 PER_SUBSET = 1000
-SERVICE_NAME = "kubernetes.io/service-name"
 MIRRORED_BY = {"endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io"}
 SKIP = "endpointslice.kubernetes.io/skip-mirror"
 LEADER = "control-plane.alpha.kubernetes.io/leader"
@@ -34,15 +34,14 @@ class MirroringController(Controller):
         self._services = caches.of(r.SERVICES)
         self._endpoints = caches.of(r.ENDPOINTS)
         self._slices = caches.of(r.ENDPOINT_SLICES)
-        self._slices.index("mirrored", _by_service)
+        self._slices.index("mirrored", partial(by_service, MIRRORED_BY))
         self._services.on_change(lambda key, new, old: self.queue.add_after(key, SOON))
         self._endpoints.on_change(lambda key, new, old: self.queue.add_after(key, SOON))
         self._slices.on_change(self._slice_changed)
 
     def _slice_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        for found in (new, old):
-            for value in _by_service(found) if found is not None else ():
-                self.queue.add_after(Key(key.namespace, value.partition("/")[2]), SOON)
+        for found in services_of(MIRRORED_BY, new, old):
+            self.queue.add_after(found, SOON)
 
     async def reconcile(self, key: Key) -> None:
         there = [
@@ -136,12 +135,6 @@ def _mirrored(service: Json, endpoints: Json) -> bool:
     if deleting(service) or deleting(endpoints) or service["spec"].get("selector"):
         return False
     return (meta.get("labels") or {}).get(SKIP) != "true" and LEADER not in (meta.get("annotations") or {})
-
-
-def _by_service(entry: Json) -> list[str]:
-    labels: Json = entry["metadata"].get("labels") or {}
-    mine = MIRRORED_BY.items() <= labels.items() and labels.get(SERVICE_NAME)
-    return [f"{entry['metadata']['namespace']}/{labels[SERVICE_NAME]}"] if mine else []
 
 
 def _differs(current: Json, body: Json) -> bool:

@@ -10,12 +10,7 @@ import msgspec
 from phalanx.engine.devices.allocator import Pick
 from phalanx.engine.devices.capacity import written
 from phalanx.engine.devices.requests import AllocationRequest, ClaimSpec
-from phalanx.model.objects.devices import (
-    AllocatedDevice,
-    AllocationConfiguration,
-    AllocationResult,
-    DeviceAllocation,
-)
+from phalanx.model.objects.devices import AllocatedDevice, AllocationConfiguration, AllocationResult, DeviceAllocation
 from phalanx.model.objects.pod import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
 
 

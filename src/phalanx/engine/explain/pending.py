@@ -7,12 +7,7 @@ out every node from `placement.blockers`.
 from __future__ import annotations
 
 from phalanx.engine.explain.sentences import missing_in_tree, of_gate
-from phalanx.engine.explain.values import (
-    NodeReason,
-    PendingReason,
-    Proof,
-    proof_of,
-)
+from phalanx.engine.explain.values import NodeReason, PendingReason, Proof, proof_of
 from phalanx.engine.placement.blockers import (
     Blocker,
     leaf_demands,

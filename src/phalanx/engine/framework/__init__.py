@@ -3,7 +3,7 @@
 Names that a plugin author needs are exported here; see docs/plugins.md.
 """
 
-from phalanx.engine.framework.adapters import ByMax, ByRange, PluginFailure
+from phalanx.engine.framework.adapters import ByMax, PluginFailure
 from phalanx.engine.framework.interface import (
     MAX_SCORE,
     POINTS,
@@ -75,7 +75,6 @@ __all__ = [
     "Binder",
     "Bools",
     "ByMax",
-    "ByRange",
     "ClusterChange",
     "Code",
     "Depends",

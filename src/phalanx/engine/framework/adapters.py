@@ -341,16 +341,6 @@ class ByMax:
         return MAX_SCORE - scaled if self.reverse else scaled
 
 
-class ByRange:
-    """Normalise to 100 * (raw - min) / (max - min); all 0 when they are equal."""
-
-    def bounds(self, raw: Floats) -> tuple[float, float]:
-        return float(raw.min()), float(raw.max())
-
-    def scale(self, raw: Any, low: float, high: float) -> Any:
-        return np.floor(MAX_SCORE * (raw - low) / (high - low)) if high > low else raw * 0.0
-
-
 def allows(profile: Profile, shape: Shape, columns: Columns, row: int) -> bool:
     """Return True if every row-local filter accepts a row in its current state; tracking filters count as accepting.
     Used for wake-ups: it needs no evaluation and never returns False wrongly."""

@@ -25,16 +25,7 @@ from phalanx.engine.framework.adapters import (
     make_score,
 )
 from phalanx.engine.framework.diagnosis import Diagnosis
-from phalanx.engine.framework.interface import (
-    Bools,
-    Code,
-    Depends,
-    Floats,
-    Normaliser,
-    ShapeFilter,
-    ShapeScore,
-    Status,
-)
+from phalanx.engine.framework.interface import Bools, Code, Depends, Floats, Normaliser, ShapeFilter, ShapeScore, Status
 from phalanx.engine.framework.options import CountsSlots, FailsOnRows, implements, normaliser_of, set_feasible_of
 from phalanx.engine.framework.profile import Profile
 from phalanx.engine.framework.traits import traits_of

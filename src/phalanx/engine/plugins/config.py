@@ -17,13 +17,7 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework.config_args import API, ARGS, PluginArgs
 from phalanx.engine.framework.config_reader import Fields
 from phalanx.engine.framework.interface import POINTS
-from phalanx.engine.framework.settings import (
-    BACKFILLS,
-    EngineSettings,
-    PluginUse,
-    ProfileSettings,
-    ReservationSettings,
-)
+from phalanx.engine.framework.settings import BACKFILLS, EngineSettings, PluginUse, ProfileSettings, ReservationSettings
 from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.groups.policy import DEFAULT, Policy, parse_spec
 from phalanx.model.objects.groups import TypedLocalObjectReference

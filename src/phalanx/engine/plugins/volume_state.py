@@ -19,11 +19,7 @@ from phalanx.engine.state.node_terms import matching
 from phalanx.engine.state.objects import Objects
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
-from phalanx.model.objects import (
-    PersistentVolume,
-    PersistentVolumeClaim,
-    StorageClass,
-)
+from phalanx.model.objects import PersistentVolume, PersistentVolumeClaim, StorageClass
 from phalanx.model.objects.pod import NodeSelector, Volume
 
 STORAGE_KINDS = frozenset(

@@ -19,13 +19,7 @@ from phalanx.engine.state.label_interest import OTHER, LabelInterest, Mentions, 
 from phalanx.engine.state.requests import PodRequest, given, pod_request
 from phalanx.model.objects import Pod
 from phalanx.model.objects.meta import ObjectMeta
-from phalanx.model.objects.pod import (
-    NodeAffinity,
-    PodAffinity,
-    Toleration,
-    TopologySpreadConstraint,
-    Volume,
-)
+from phalanx.model.objects.pod import NodeAffinity, PodAffinity, Toleration, TopologySpreadConstraint, Volume
 
 MOST_QUICK = 4_096  # maximum number of specs remembered by their bytes
 FEW_SHAPES = 256  # up to this number, unused shapes are kept too

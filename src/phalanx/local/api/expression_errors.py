@@ -12,15 +12,7 @@ from phalanx.cel.devices import MAX_COST, compile_device_selector
 from phalanx.cel.syntax import CompileError
 from phalanx.local.api.policies import environment_of
 from phalanx.local.api.rule_matching import MUTATING, MUTATING_POLICIES, VALIDATING, VALIDATING_POLICIES
-from phalanx.model.fieldpath import (
-    all_invalid,
-    duplicate,
-    forbidden,
-    invalid,
-    not_supported,
-    required,
-    too_many,
-)
+from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required, too_many
 from phalanx.model.kinds import FieldError, Json, Kind
 from phalanx.model.names import label_key
 from phalanx.model.rules.devices import MAX_EXPRESSION, expressions

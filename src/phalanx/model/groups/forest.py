@@ -13,24 +13,9 @@ import msgspec
 
 from phalanx.model.groups import hierarchy
 from phalanx.model.groups.expected_pods import expected
-from phalanx.model.groups.group import (
-    PREEMPT_LOWER,
-    Group,
-    GroupSpec,
-    Member,
-    spec_of_object,
-    with_topology_of_pods,
-)
+from phalanx.model.groups.group import PREEMPT_LOWER, Group, GroupSpec, Member, spec_of_object, with_topology_of_pods
 from phalanx.model.groups.hierarchy import InvalidTree, Quorum, Resolution
-from phalanx.model.groups.keys import (
-    COMPOSITE,
-    POD_GROUP,
-    WORKLOAD,
-    GroupKey,
-    PodKey,
-    group_of,
-    pod_key,
-)
+from phalanx.model.groups.keys import COMPOSITE, POD_GROUP, WORKLOAD, GroupKey, PodKey, group_of, pod_key
 from phalanx.model.groups.links import GroupLinks, Name, Workloads
 from phalanx.model.groups.policies import Policies, Target
 from phalanx.model.groups.policy import DEFAULT, Policy
@@ -73,12 +58,6 @@ class GroupForest:
 
     def put_composite(self, group: CompositePodGroup) -> Roots:
         return self.put(GroupKey(COMPOSITE, group.metadata.namespace, group.metadata.name), group)
-
-    def drop_pod_group(self, namespace: str, name: str) -> Roots:
-        return self.drop(GroupKey(POD_GROUP, namespace, name))
-
-    def drop_composite(self, namespace: str, name: str) -> Roots:
-        return self.drop(GroupKey(COMPOSITE, namespace, name))
 
     def put_workload(self, workload: Workload) -> Roots:
         return self._refresh_workload(self._workloads.put(workload))
@@ -245,9 +224,6 @@ class GroupForest:
         if group is None or group.spec is None or group.spec.parent is None:
             return ()
         return [above for above in hierarchy.ancestry(self._groups, group.spec.parent) if above.key != key]
-
-    def resolve_pod(self, pod: PodKey) -> Resolution | None:
-        return None if (leaf := self._leaf_of.get(pod)) is None else self.resolve(leaf)
 
     def roots(self) -> list[GroupKey]:
         """Return every root whose object exists, sorted by key."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 
-from phalanx.model import hpa_view, names
+from phalanx.model import names, version_views
 from phalanx.model.fieldpath import all_invalid, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
@@ -49,8 +49,8 @@ def horizontal_pod_autoscaler(gates: Gates) -> OwnRules:
     return OwnRules(
         default=_autoscaler_default,
         errors=errors_of,
-        from_storage={"v1": hpa_view.from_v2},
-        to_storage={"v1": hpa_view.to_v2},
+        from_storage={"v1": version_views.from_v2},
+        to_storage={"v1": version_views.to_v2},
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import msgspec
 
@@ -88,6 +88,21 @@ class Builder(Generic[T]):
         if name is not None:
             copied.metadata["name"] = name
         return copied
+
+    def _spec(self, **fields: Any) -> Self:
+        """Set fields of the spec."""
+        self.spec.update(fields)
+        return self
+
+    def _status(self, **fields: Any) -> Self:
+        """Set fields of the status."""
+        self.status.update(fields)
+        return self
+
+    def _add(self, field: str, entry: Json) -> Self:
+        """Add an entry to a list of the spec."""
+        self.spec.setdefault(field, []).append(entry)
+        return self
 
     def ns(self, namespace: str) -> Self:
         self.metadata["namespace"] = namespace

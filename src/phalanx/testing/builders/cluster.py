@@ -5,20 +5,14 @@ from __future__ import annotations
 from typing import Self
 
 from phalanx.model import objects as o
-from phalanx.testing.builders.base import (
-    Builder,
-    Selector,
-    T,
-    selector_json,
-)
+from phalanx.testing.builders.base import Builder, Selector, T, selector_json
 
 
 class SelectingBuilder(Builder[T]):
     """Of objects with a label selector in their spec."""
 
     def select(self, selector: Selector) -> Self:
-        self.spec["selector"] = selector_json(selector)
-        return self
+        return self._spec(selector=selector_json(selector))
 
 
 class PodDisruptionBudgetBuilder(SelectingBuilder[o.PodDisruptionBudget]):
@@ -27,17 +21,14 @@ class PodDisruptionBudgetBuilder(SelectingBuilder[o.PodDisruptionBudget]):
     view = o.PodDisruptionBudget
 
     def min_available(self, count: int | str) -> Self:
-        self.spec["minAvailable"] = count
-        return self
+        return self._spec(minAvailable=count)
 
     def max_unavailable(self, count: int | str) -> Self:
-        self.spec["maxUnavailable"] = count
-        return self
+        return self._spec(maxUnavailable=count)
 
     def allowed(self, count: int) -> Self:
         """Set status.disruptionsAllowed."""
-        self.status["disruptionsAllowed"] = count
-        return self
+        return self._status(disruptionsAllowed=count)
 
 
 class NamespaceBuilder(Builder[o.Namespace]):
@@ -61,8 +52,7 @@ class LabelsBuilder(Builder[T]):
     """Of objects whose selector is a map of labels."""
 
     def select(self, labels: dict[str, str]) -> Self:
-        self.spec["selector"] = dict(labels)
-        return self
+        return self._spec(selector=dict(labels))
 
 
 class ServiceBuilder(LabelsBuilder[o.Service]):

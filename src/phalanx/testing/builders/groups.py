@@ -19,36 +19,28 @@ class GroupBuilder(Builder[T]):
         return self
 
     def parent(self, name: str) -> Self:
-        self.spec["parentCompositePodGroupName"] = name
-        return self
+        return self._spec(parentCompositePodGroupName=name)
 
     def from_workload(self, workload: str, template: str) -> Self:
-        self.spec["workloadRef"] = {"workloadName": workload, "templateName": template}
-        return self
+        return self._spec(workloadRef={"workloadName": workload, "templateName": template})
 
     def basic(self) -> Self:
-        self.spec["schedulingPolicy"] = {"basic": {}}
-        return self
+        return self._spec(schedulingPolicy={"basic": {}})
 
     def topology(self, key: str) -> Self:
-        self.spec["schedulingConstraints"] = {"topology": [{"key": key}]}
-        return self
+        return self._spec(schedulingConstraints={"topology": [{"key": key}]})
 
     def disrupt_all(self) -> Self:
-        self.spec["disruptionMode"] = {"all": {}}
-        return self
+        return self._spec(disruptionMode={"all": {}})
 
     def disrupt_single(self) -> Self:
-        self.spec["disruptionMode"] = {"single": {}}
-        return self
+        return self._spec(disruptionMode={"single": {}})
 
     def priority(self, priority: int) -> Self:
-        self.spec["priority"] = priority
-        return self
+        return self._spec(priority=priority)
 
     def preemption_policy(self, policy: str) -> Self:
-        self.spec["preemptionPolicy"] = policy
-        return self
+        return self._spec(preemptionPolicy=policy)
 
 
 class PodGroupBuilder(GroupBuilder[o.PodGroup]):
@@ -61,8 +53,7 @@ class PodGroupBuilder(GroupBuilder[o.PodGroup]):
         self.basic()
 
     def gang(self, min_count: int) -> Self:
-        self.spec["schedulingPolicy"] = {"gang": {"minCount": min_count}}
-        return self
+        return self._spec(schedulingPolicy={"gang": {"minCount": min_count}})
 
 
 class CompositePodGroupBuilder(GroupBuilder[o.CompositePodGroup]):
@@ -75,8 +66,7 @@ class CompositePodGroupBuilder(GroupBuilder[o.CompositePodGroup]):
         self.basic()
 
     def gang(self, min_group_count: int) -> Self:
-        self.spec["schedulingPolicy"] = {"gang": {"minGroupCount": min_group_count}}
-        return self
+        return self._spec(schedulingPolicy={"gang": {"minGroupCount": min_group_count}})
 
 
 class WorkloadBuilder(Builder[o.Workload]):
@@ -87,18 +77,15 @@ class WorkloadBuilder(Builder[o.Workload]):
     view = o.Workload
 
     def controller(self, kind: str, name: str, api_group: str = "batch") -> Self:
-        self.spec["controllerRef"] = {"apiGroup": api_group, "kind": kind, "name": name}
-        return self
+        return self._spec(controllerRef={"apiGroup": api_group, "kind": kind, "name": name})
 
     def template(self, name: str, policy: Json | None = None, **more: Any) -> Self:
         made = {"name": name, "schedulingPolicy": policy or {"basic": {}}, **more}
-        self.spec.setdefault("podGroupTemplates", []).append(made)
-        return self
+        return self._add("podGroupTemplates", made)
 
     def composite_template(self, name: str, policy: Json | None = None, **more: Any) -> Self:
         made = {"name": name, "schedulingPolicy": policy or {"basic": {}}, **more}
-        self.spec.setdefault("compositePodGroupTemplates", []).append(made)
-        return self
+        return self._add("compositePodGroupTemplates", made)
 
 
 class WorkloadPolicyBuilder(Builder[o.WorkloadPolicy]):
@@ -109,8 +96,7 @@ class WorkloadPolicyBuilder(Builder[o.WorkloadPolicy]):
     view = o.WorkloadPolicy
 
     def target(self, kind: str, name: str, api_group: str = "") -> Self:
-        self.spec["targetRef"] = {"apiGroup": api_group, "kind": kind, "name": name}
-        return self
+        return self._spec(targetRef={"apiGroup": api_group, "kind": kind, "name": name})
 
     def set(self, **parts: Any) -> Self:
         self.spec.update(parts)

@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import Self
 
 from phalanx.model import objects as o
-from phalanx.testing.builders.base import (
-    Builder,
-)
+from phalanx.testing.builders.base import Builder
 
 
 class NodeBuilder(Builder[o.Node]):
@@ -46,12 +44,10 @@ class NodeBuilder(Builder[o.Node]):
         return self.label("topology.kubernetes.io/region", region)
 
     def taint(self, key: str, value: str = "", effect: str = "NoSchedule") -> Self:
-        self.spec.setdefault("taints", []).append({"key": key, "value": value, "effect": effect})
-        return self
+        return self._add("taints", {"key": key, "value": value, "effect": effect})
 
     def unschedulable(self, unschedulable: bool = True) -> Self:
-        self.spec["unschedulable"] = unschedulable
-        return self
+        return self._spec(unschedulable=unschedulable)
 
     def image(self, size: int, *names: str) -> Self:
         self.status.setdefault("images", []).append({"names": list(names), "sizeBytes": size})

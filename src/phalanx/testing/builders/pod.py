@@ -70,13 +70,11 @@ class PodBuilder(Builder[o.Pod]):
         return made
 
     def overhead(self, **resources: str) -> Self:
-        self.spec["overhead"] = dict(resources)
-        return self
+        return self._spec(overhead=dict(resources))
 
     def pod_level(self, requests: Json) -> Self:
         """Set spec.resources: requests of the pod as a whole."""
-        self.spec["resources"] = {"requests": {k: str(v) for k, v in requests.items()}}
-        return self
+        return self._spec(resources={"requests": {k: str(v) for k, v in requests.items()}})
 
     def image(self, image: str) -> Self:
         self.spec["containers"][0]["image"] = image
@@ -93,50 +91,39 @@ class PodBuilder(Builder[o.Pod]):
 
     def node(self, name: str) -> Self:
         """Set spec.nodeName: the pod is assigned."""
-        self.spec["nodeName"] = name
-        return self
+        return self._spec(nodeName=name)
 
     def nominated(self, name: str) -> Self:
-        self.status["nominatedNodeName"] = name
-        return self
+        return self._status(nominatedNodeName=name)
 
     def phase(self, phase: str) -> Self:
-        self.status["phase"] = phase
-        return self
+        return self._status(phase=phase)
 
     def priority(self, priority: int) -> Self:
-        self.spec["priority"] = priority
-        return self
+        return self._spec(priority=priority)
 
     def preemption_policy(self, policy: str) -> Self:
-        self.spec["preemptionPolicy"] = policy
-        return self
+        return self._spec(preemptionPolicy=policy)
 
     def scheduler(self, name: str) -> Self:
-        self.spec["schedulerName"] = name
-        return self
+        return self._spec(schedulerName=name)
 
     def started(self, seconds: float) -> Self:
-        self.status["startTime"] = timestamp(seconds)
-        return self
+        return self._status(startTime=timestamp(seconds))
 
     def gate(self, name: str) -> Self:
-        self.spec.setdefault("schedulingGates", []).append({"name": name})
-        return self
+        return self._add("schedulingGates", {"name": name})
 
     def group(self, pod_group: str) -> Self:
-        self.spec["schedulingGroup"] = {"podGroupName": pod_group}
-        return self
+        return self._spec(schedulingGroup={"podGroupName": pod_group})
 
     def workload(self, name: str, pod_group: str, replica_key: str = "") -> Self:
         """Set the v1alpha1 workloadRef of KEP-4671."""
-        self.spec["workloadRef"] = {"name": name, "podGroup": pod_group, "podGroupReplicaKey": replica_key}
-        return self
+        return self._spec(workloadRef={"name": name, "podGroup": pod_group, "podGroupReplicaKey": replica_key})
 
     def claim(self, name: str, claim_name: str) -> Self:
         """Add a ResourceClaim (dynamic resource allocation)."""
-        self.spec.setdefault("resourceClaims", []).append({"name": name, "resourceClaimName": claim_name})
-        return self
+        return self._add("resourceClaims", {"name": name, "resourceClaimName": claim_name})
 
     # where it may run -----------------------------------------------------------------------------------------------
 
@@ -149,8 +136,7 @@ class PodBuilder(Builder[o.Pod]):
         """Add a toleration; operator defaults to Equal, or to Exists if there is no value."""
         made = {"operator": operator or ("Equal" if value else "Exists")}
         made.update({k: v for k, v in (("key", key), ("value", value), ("effect", effect)) if v})
-        self.spec.setdefault("tolerations", []).append(made)
-        return self
+        return self._add("tolerations", made)
 
     def node_affinity(self, *expressions: Expression, fields: Iterable[Expression] = ()) -> Self:
         """Add a required term (terms are ORed, expressions inside a term are ANDed)."""
@@ -199,8 +185,7 @@ class PodBuilder(Builder[o.Pod]):
             "nodeTaintsPolicy": node_taints_policy,
             "matchLabelKeys": list(match_label_keys) or None,
         }
-        self.spec.setdefault("topologySpreadConstraints", []).append({k: v for k, v in made.items() if v is not None})
-        return self
+        return self._add("topologySpreadConstraints", {k: v for k, v in made.items() if v is not None})
 
     def _affinity(self, part: str) -> Json:
         found: Json = self.spec.setdefault("affinity", {}).setdefault(part, {})
@@ -228,8 +213,7 @@ class PodBuilder(Builder[o.Pod]):
 
     def volume(self, name: str, **source: Any) -> Self:
         """Add any volume by its API fields: `.volume("v", gcePersistentDisk={"pdName": "d"})`."""
-        self.spec.setdefault("volumes", []).append({"name": name, **source})
-        return self
+        return self._add("volumes", {"name": name, **source})
 
     def pvc(self, claim: str, name: str | None = None) -> Self:
         return self.volume(name or f"v-{claim}", persistentVolumeClaim={"claimName": claim})

@@ -6,14 +6,7 @@ from collections.abc import Iterable
 from typing import Self
 
 from phalanx.model import objects as o
-from phalanx.testing.builders.base import (
-    Builder,
-    Expression,
-    Json,
-    Selector,
-    node_term_json,
-    selector_json,
-)
+from phalanx.testing.builders.base import Builder, Expression, Json, Selector, node_term_json, selector_json
 
 
 class PersistentVolumeBuilder(Builder[o.PersistentVolume]):
@@ -29,24 +22,19 @@ class PersistentVolumeBuilder(Builder[o.PersistentVolume]):
         self.status["phase"] = "Available"
 
     def capacity(self, quantity: str) -> Self:
-        self.spec["capacity"] = {"storage": quantity}
-        return self
+        return self._spec(capacity={"storage": quantity})
 
     def modes(self, *modes: str) -> Self:
-        self.spec["accessModes"] = list(modes)
-        return self
+        return self._spec(accessModes=list(modes))
 
     def storage_class(self, name: str) -> Self:
-        self.spec["storageClassName"] = name
-        return self
+        return self._spec(storageClassName=name)
 
     def volume_mode(self, mode: str) -> Self:
-        self.spec["volumeMode"] = mode
-        return self
+        return self._spec(volumeMode=mode)
 
     def csi(self, driver: str, handle: str = "") -> Self:
-        self.spec["csi"] = {"driver": driver, "volumeHandle": handle or self.metadata["name"]}
-        return self
+        return self._spec(csi={"driver": driver, "volumeHandle": handle or self.metadata["name"]})
 
     def node_affinity(self, *expressions: Expression) -> Self:
         """Add a required node selector term."""
@@ -62,12 +50,10 @@ class PersistentVolumeBuilder(Builder[o.PersistentVolume]):
         made_uid = f"persistentvolumeclaim:{namespace}/{claim}" if uid is None else uid
         reference = {"kind": "PersistentVolumeClaim", "namespace": namespace, "name": claim, "uid": made_uid}
         self.spec["claimRef"] = {k: v for k, v in reference.items() if v}
-        self.status["phase"] = "Bound"
-        return self
+        return self._status(phase="Bound")
 
     def phase(self, phase: str) -> Self:
-        self.status["phase"] = phase
-        return self
+        return self._status(phase=phase)
 
 
 class PersistentVolumeClaimBuilder(Builder[o.PersistentVolumeClaim]):
@@ -82,24 +68,19 @@ class PersistentVolumeClaimBuilder(Builder[o.PersistentVolumeClaim]):
         self.status["phase"] = "Pending"
 
     def ask(self, quantity: str) -> Self:
-        self.spec["resources"] = {"requests": {"storage": quantity}}
-        return self
+        return self._spec(resources={"requests": {"storage": quantity}})
 
     def modes(self, *modes: str) -> Self:
-        self.spec["accessModes"] = list(modes)
-        return self
+        return self._spec(accessModes=list(modes))
 
     def storage_class(self, name: str | None) -> Self:
-        self.spec["storageClassName"] = name
-        return self
+        return self._spec(storageClassName=name)
 
     def volume_mode(self, mode: str) -> Self:
-        self.spec["volumeMode"] = mode
-        return self
+        return self._spec(volumeMode=mode)
 
     def select(self, selector: Selector) -> Self:
-        self.spec["selector"] = selector_json(selector)
-        return self
+        return self._spec(selector=selector_json(selector))
 
     def bound(self, volume: str) -> Self:
         """Bind the claim fully: spec.volumeName, the bind-completed annotation and phase Bound."""
@@ -109,15 +90,13 @@ class PersistentVolumeClaimBuilder(Builder[o.PersistentVolumeClaim]):
 
     def volume_name(self, volume: str) -> Self:
         """Set spec.volumeName only: pre-bound by its user, not yet by the controller."""
-        self.spec["volumeName"] = volume
-        return self
+        return self._spec(volumeName=volume)
 
     def selected_node(self, node: str) -> Self:
         return self.annotate("volume.kubernetes.io/selected-node", node)
 
     def phase(self, phase: str) -> Self:
-        self.status["phase"] = phase
-        return self
+        return self._status(phase=phase)
 
 
 class StorageClassBuilder(Builder[o.StorageClass]):
@@ -175,8 +154,7 @@ class CSIDriverBuilder(Builder[o.CSIDriver]):
     view = o.CSIDriver
 
     def storage_capacity(self, used: bool = True) -> Self:
-        self.spec["storageCapacity"] = used
-        return self
+        return self._spec(storageCapacity=used)
 
 
 class CSIStorageCapacityBuilder(Builder[o.CSIStorageCapacity]):

@@ -12,12 +12,7 @@ from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.ownership import (
-    controlled_by,
-    controller_reference,
-    deleting,
-    index_by_controller,
-)
+from phalanx.controllers.runtime.ownership import controlled_by, controller_reference, deleting, index_by_controller
 from phalanx.controllers.runtime.status import write_status
 from phalanx.model import cron
 

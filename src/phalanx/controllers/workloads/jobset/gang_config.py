@@ -8,14 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from phalanx.controllers.grouping.core import (
-    ADOPTED,
-    MAX_TEMPLATES,
-    Grouping,
-    GroupingRefused,
-    Json,
-    Link,
-)
+from phalanx.controllers.grouping.core import ADOPTED, MAX_TEMPLATES, Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import fitting
 from phalanx.controllers.grouping.parts import first_workload, gang
 from phalanx.controllers.grouping.user_workload import lower_count

@@ -47,12 +47,7 @@ from phalanx.controllers.workloads.leaderworkerset.rules import (
     unavailable_replicas,
     without,
 )
-from phalanx.controllers.workloads.leaderworkerset.sets import (
-    leader_set,
-    service,
-    unique_subdomains,
-    worker_set,
-)
+from phalanx.controllers.workloads.leaderworkerset.sets import leader_set, service, unique_subdomains, worker_set
 from phalanx.controllers.workloads.leaderworkerset.status import (
     SCHEDULING_READY,
     ProgressEvents,

@@ -13,13 +13,7 @@ from phalanx.engine.groups import messages
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import NO_RANKS
 from phalanx.engine.preemption.single_pod import MoreRows
-from phalanx.engine.scheduling.attempt.answers import (
-    Answer,
-    NominatedAfterPreemption,
-    Placed,
-    Refused,
-    carry_out,
-)
+from phalanx.engine.scheduling.attempt.answers import Answer, NominatedAfterPreemption, Placed, Refused, carry_out
 from phalanx.engine.scheduling.attempt.attempt import AttemptOptions
 from phalanx.engine.scheduling.attempt.sliced_attempts import SlicedAttempts
 from phalanx.engine.scheduling.commit.binding import Binding
@@ -28,17 +22,8 @@ from phalanx.engine.scheduling.commit.group_reservations import GroupReservation
 from phalanx.engine.scheduling.commit.refusals import Refusals
 from phalanx.engine.scheduling.lifecycle.pod_status import UNSCHEDULABLE
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
-from phalanx.engine.scheduling.queue.units import (
-    ATTEMPT,
-    AttemptUnit,
-    GroupTree,
-    SchedulingUnit,
-    SinglePod,
-)
-from phalanx.engine.scheduling.queue.waiting import (
-    equivalence_key,
-    group_equivalence_key,
-)
+from phalanx.engine.scheduling.queue.units import ATTEMPT, AttemptUnit, GroupTree, SchedulingUnit, SinglePod
+from phalanx.engine.scheduling.queue.waiting import equivalence_key, group_equivalence_key
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.policy import FieldProblem
 

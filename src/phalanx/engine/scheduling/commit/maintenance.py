@@ -17,12 +17,7 @@ from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase, wanted
 from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, NOT_REPLACED, Loss, LossCause, node_is_lost
 from phalanx.engine.groups.restarts import NO_RESTARTS, Restarts, seconds_of
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
-from phalanx.engine.scheduling.commit.replacements import (
-    RESERVED_SECONDS,
-    Replacements,
-    Rollouts,
-    recreation_seconds,
-)
+from phalanx.engine.scheduling.commit.replacements import RESERVED_SECONDS, Replacements, Rollouts, recreation_seconds
 from phalanx.engine.scheduling.commit.reservation_limits import QuotaChecks
 from phalanx.engine.scheduling.lifecycle.members import Members, root_key
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle

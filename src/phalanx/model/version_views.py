@@ -1,5 +1,7 @@
-"""HorizontalPodAutoscaler of autoscaling/v1 as a view of the stored v2: one share of cpu as a number, and everything
-that v1 has no field for in annotations, so that nothing is lost on the way there and back.
+"""Versions of built-in kinds that are views of the stored version.
+
+The Event of events.k8s.io shows the core Event with other field names. A HorizontalPodAutoscaler of v1 has only one
+share of cpu; what v1 has no field for is in annotations, so that nothing is lost on the way there and back.
 """
 
 from __future__ import annotations
@@ -175,3 +177,30 @@ def _mapping(value: Any) -> Json:
 
 def _listed(value: Any) -> list[Json]:
     return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+# -- Event -----------------------------------------------------------------------------------------------------------
+
+# core name -> events.k8s.io name; every other field has the same name in both
+_EVENTS_NAMES = {
+    "involvedObject": "regarding",
+    "message": "note",
+    "source": "deprecatedSource",
+    "firstTimestamp": "deprecatedFirstTimestamp",
+    "lastTimestamp": "deprecatedLastTimestamp",
+    "count": "deprecatedCount",
+    "reportingComponent": "reportingController",
+}
+_CORE_NAMES = {new: old for old, new in _EVENTS_NAMES.items()}
+
+
+def from_core(event: Json) -> Json:
+    view = {_EVENTS_NAMES.get(name, name): value for name, value in event.items()}
+    view["apiVersion"] = "events.k8s.io/v1"
+    return view
+
+
+def to_core(view: Json) -> Json:
+    event = {_CORE_NAMES.get(name, name): value for name, value in view.items()}
+    event["apiVersion"] = "v1"
+    return event
