@@ -22,7 +22,7 @@ def scheduled(cluster: SimulatedCluster, type_: str = "Scheduled") -> tuple[str,
 
 def counts(cluster: SimulatedCluster) -> tuple[int, ...]:
     (workload,) = cluster.all("Workload")
-    return tuple(workload["status"][name] for name in ("scheduledGroups", "groups", "scheduledPods", "pods"))
+    return tuple(workload["status"].get(name, 0) for name in ("scheduledGroups", "groups", "scheduledPods", "pods"))
 
 
 def first_version(minimum: int, *names: str) -> Json:
@@ -85,6 +85,22 @@ def test_the_workload_of_a_job_follows_its_pods_and_is_written_once(restart: boo
             await cluster.patch("Workload", after["metadata"]["name"], {"metadata": {"labels": {"a": "b"}}})
             await cluster.settle()
             assert scheduled(cluster)[0] == "True", "an edit does not lose the status"
+
+    run(main)
+
+
+def test_a_workload_counts_the_lost_member_of_a_gang_as_its_group_does() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        async with simulated_cluster(3, topology="cpu=4") as cluster:
+            await cluster.apply(first_version(2, "a"))
+            for number in range(2):
+                await cluster.apply(member(f"a-{number}", "a"))
+            await cluster.settle()
+            assert counts(cluster) == (1, 1, 2, 2)
+            await cluster.delete("Pod", "a-0")
+            await cluster.settle()
+            assert counts(cluster) == (0, 1, 1, 2), "one of the two pods that it needs has a node"
+            assert "1 of 2 pods have a node" in scheduled(cluster)[1]
 
     run(main)
 

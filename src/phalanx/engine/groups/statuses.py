@@ -22,7 +22,7 @@ class Statuses:
         self._forest = state.forest
         self.health = GroupHealth(state, conditions, losses, emit)
         self.room = RoomConditions(state.forest, emit)
-        self.workloads = WorkloadStatuses(state.forest, lambda group: self.health.state(group).phase, emit)
+        self.workloads = WorkloadStatuses(state.forest, self.health.state, emit)
         self.policies = PolicyStatuses(state.forest, conditions, state.gates, emit)
 
     def notify(self) -> None:

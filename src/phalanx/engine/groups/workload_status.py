@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
-from phalanx.engine.groups.group_state import Phase
+from phalanx.engine.groups.group_state import GroupState, Phase
 from phalanx.model.groups import Group, GroupForest, GroupKey
 from phalanx.model.objects import Workload
 from phalanx.model.printing.groups import HEALTHY
@@ -36,8 +36,8 @@ Part = tuple[WorkloadKey, str, tuple[tuple[str, int], ...]]
 
 
 class WorkloadStatuses:
-    def __init__(self, forest: GroupForest, phase: Callable[[Group], Phase], emit: Emit) -> None:
-        self._forest, self._phase, self._emit = forest, phase, emit
+    def __init__(self, forest: GroupForest, state: Callable[[Group], GroupState], emit: Emit) -> None:
+        self._forest, self._state, self._emit = forest, state, emit
         self._parts: dict[GroupKey, Part] = {}
         self._sums: dict[WorkloadKey, dict[str, Counter[str]]] = {}  # Workload -> template -> numbers
         self._written_statuses: dict[
@@ -81,13 +81,13 @@ class WorkloadStatuses:
             return
         new: Part | None = None
         if group is not None and not group.composite and spec is not None and spec.workload is not None:
-            known, placed = group.known, group.placed
+            state = self._state(group)
             numbers = {
                 "groups": 1,
-                "scheduledGroups": int(placed >= spec.minimum),
-                "pods": known,
-                "scheduledPods": placed,
-                str(self._phase(group)): 1,
+                "scheduledGroups": int(state.placed >= state.minimum),
+                "pods": state.pods,
+                "scheduledPods": state.placed_pods,
+                str(state.phase): 1,
             }
             place = (leaf.namespace, spec.workload)
             new = (place, spec.template or "", tuple(numbers.items()))
