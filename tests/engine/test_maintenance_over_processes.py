@@ -226,6 +226,22 @@ def test_a_member_that_terminates_while_no_scheduler_runs_is_replaced() -> None:
     assert "g-9" in cluster.bound and "other" not in cluster.bound
 
 
+@pytest.mark.parametrize("owner", ["JobSet", "Job"])
+def test_a_gang_that_is_restarted_while_no_scheduler_runs_comes_before_what_waited_for_its_room(owner: str) -> None:
+    cluster = Cluster().see(node("n").cpu("2"), pod_group("g").gang(2).owner(owner, "js").created(START))
+    cluster.see(*(member(f"g-{n}") for n in range(2)))
+    cluster.step()
+    assert healthy(cluster)[1] == "Running"
+    cluster.see(pod("other").cpu("1").created(START + 10))
+    cluster.step(20)
+    for number in range(2):
+        del cluster.objects["Pod"][f"g-{number}"]
+    cluster.restart().see(*(member(f"new-{n}", created=START + 20) for n in range(2)))
+    cluster.step()
+    assert ("other" in cluster.bound) is (owner == "Job"), "the pods of a Job come again because a user started it again"
+    assert ("new-0" in cluster.bound) is (owner == "JobSet")
+
+
 @pytest.mark.parametrize("ago", [10.0, 700.0])
 def test_a_member_that_fails_while_no_scheduler_runs_is_replaced(ago: float) -> None:
     cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)

@@ -13,7 +13,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions, set_condition
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
 from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
-from phalanx.engine.groups.losses import NOT_REPLACED, Loss, Losses
+from phalanx.engine.groups.losses import NOT_REPLACED, RESTARTS, Loss, Losses
 from phalanx.engine.groups.restarts import NO_RESTARTS, RestartConditions, Restarts, seconds_of, stored_restarts
 from phalanx.model.groups import Group, GroupKey
 from phalanx.model.groups.group import PENDING
@@ -50,6 +50,7 @@ class GroupHealth:
         self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
         self.followed: dict[GroupKey, None] = {}  # groups that `Maintenance` has state of
         self.restarted = RestartConditions(emit)
+        self._ran: dict[GroupKey, None] = {}  # groups that ran when an earlier process ended, until they run again
         self._written_conditions: dict[GroupKey, _Written] = {}
         self._touched: dict[GroupKey, None] = {}
         self._later: dict[GroupKey, float] = {}  # time of a delayed write, in seconds
@@ -95,7 +96,9 @@ class GroupHealth:
 
         A group that has timed out goes behind the others instead.
         """
-        return leaf not in self.timed_out and any(loss.cause not in NOT_REPLACED for loss in self.losses.of(leaf))
+        if leaf in self.timed_out:
+            return False
+        return leaf in self._ran or any(loss.cause not in NOT_REPLACED for loss in self.losses.of(leaf))
 
     def unhealthy_since(self, key: GroupKey) -> float | None:
         """Return since when the condition is False, in seconds; None if it is not."""
@@ -127,6 +130,8 @@ class GroupHealth:
             if condition.type == HEALTHY:
                 written.status, written.reason, written.message = condition.status, condition.reason, condition.message
                 written.since = seconds_of(condition.last_transition_time)
+        if written.reason == Phase.RUNNING and _restarts_itself(obj):
+            self._ran[key] = None
         if written.reason == Phase.TIMED_OUT or key in self.restarts:
             self.changed[key] = None  # continue before it is tried: its backoff may not be over
 
@@ -141,6 +146,7 @@ class GroupHealth:
         self._written_conditions.pop(key, None)
         self.timed_out.pop(key, None)
         self.restarts.pop(key, None)
+        self._ran.pop(key, None)
         self.restarted.forget(key)
         self.unready.pop(key, None)
         self.losses.forget(key)
@@ -221,6 +227,7 @@ class GroupHealth:
         if state.phase in GOOD:
             for leaf in leaves:
                 self.losses.forget(leaf.key)
+                self._ran.pop(leaf.key, None)
         status = "True" if state.phase in GOOD else "False"
         message = self.message(group, state)
         if written.same(status, state.phase, message):
@@ -247,6 +254,10 @@ class GroupHealth:
             written.waits_since = self._cluster.now
         self._delay(key, written.waits_since + QUIET_SECONDS)
         return self._cluster.now < written.waits_since + QUIET_SECONDS
+
+
+def _restarts_itself(group: PodGroup | CompositePodGroup) -> bool:
+    return any(owner.controller and owner.kind in RESTARTS for owner in group.metadata.owner_references or ())
 
 
 def lost_in_words(lost: Iterable[Loss]) -> str:

@@ -30,6 +30,8 @@ class LossCause(enum.StrEnum):
 
 
 NOT_REPLACED = (LossCause.DELETED, LossCause.RELEASED)  # the controller that deleted the pod may want fewer
+# Kinds of owners that delete pods and create them again: their groups stay, and a loss is followed by replacements.
+RESTARTS = ("JobSet", "LeaderWorkerSet", "StatefulSet")
 # Reasons of DisruptionTarget written by policies: TerminateAll, Replace.
 GANG_TERMINATED, NEVER_READY = "GangTerminated", "NeverReady"
 # Reasons of the pod condition DisruptionTarget.

@@ -16,7 +16,7 @@ import numpy as np
 
 from phalanx.engine.framework.adapters import PluginFailure
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups.losses import Loss, LossCause
+from phalanx.engine.groups.losses import RESTARTS, Loss, LossCause
 from phalanx.engine.groups.reserved_room import Reserved, ends, model_of, stored_room
 from phalanx.engine.groups.restarts import seconds_of
 from phalanx.engine.scheduling.lifecycle.members import Members
@@ -31,7 +31,6 @@ from phalanx.model.objects.pod import bound_since
 RESERVED_SECONDS = 600.0
 UNCLAIMED = ("", "")
 REPLICA_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
-RESTARTS = ("JobSet", "LeaderWorkerSet", "StatefulSet")  # kinds of owners that delete pods and create them again
 RESTART_SECONDS = 60.0  # for deleted pods after their grace period: their controller may also want fewer
 Replica = tuple[str, str, str, str]  # namespace, uid of the owner, index, and subgroup
 
