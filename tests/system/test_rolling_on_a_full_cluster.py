@@ -185,11 +185,18 @@ def test_a_rollout_takes_no_more_replicas_at_a_time_than_the_policy_allows() -> 
             await cluster.patch("LeaderWorkerSet", "serve", {"spec": {"leaderWorkerTemplate": spec}})
             await cluster.settle()
             assert len(placed(cluster, "serve-", "one")) == 6, "no replica may be unavailable"
+            assert "maxUnavailableReplicas 0" in update_message(cluster)
             await cluster.patch("WorkloadPolicy", "few", {"spec": {"disruption": {"maxUnavailableReplicas": 1}}})
             await cluster.settle()
             assert len(placed(cluster, "serve-", "two")) == 6
+            assert update_message(cluster) == "No rolling upgrade is in progress"
 
     run(main)
+
+
+def update_message(cluster: SimulatedCluster) -> str:
+    (found,) = cluster.all("LeaderWorkerSet")
+    return next(str(each["message"]) for each in found["status"]["conditions"] if each["type"] == "UpdateInProgress")
 
 
 def test_why_names_both_revisions_while_a_set_rolls() -> None:

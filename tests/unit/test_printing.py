@@ -132,7 +132,7 @@ def test_groups_as_the_reference_says() -> None:
     scheduled = {"type": "PodGroupInitiallyScheduled", "status": "True"}
     spec = {"schedulingPolicy": {"gang": {"minCount": 2}}, "workloadRef": {"workloadName": "w"}}
     assert row("podgroups.scheduling.k8s.io", spec=spec) == {
-        "Name": "a", "Policy": "Gang", "Workload": "w", "Pods": "", "Status": "Waiting", "Age": "5m",
+        "Name": "a", "Policy": "Gang", "Workload": "w", "Pods": "0/2", "Status": "Waiting", "Age": "5m",
     }  # fmt: skip
     for conditions, word in (
         ([scheduled], "Running"),

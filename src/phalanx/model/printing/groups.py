@@ -54,6 +54,13 @@ def _of(part: str, whole: str) -> Callable[[Json, float], str]:
     return cell
 
 
+def _pods_of_group(obj: Json, now: float) -> str:
+    least = ((spec(obj).get("schedulingPolicy") or {}).get("gang") or {}).get("minCount")
+    if least is not None and "pods" not in (obj.get("status") or {}) and status_word(obj) == "Waiting":
+        return f"0/{least}"  # the scheduler writes no counts before there is a pod
+    return str(_PODS.value(obj, now))
+
+
 _PODS = column("Pods", _of("scheduledPods", "pods"), description="Pods with a node, of all.")
 WORKLOAD: tuple[Column, ...] = (
     NAME,
@@ -66,7 +73,7 @@ POD_GROUP: tuple[Column, ...] = (
     NAME,
     _POLICY,
     _WORKLOAD,
-    _PODS,
+    column("Pods", _pods_of_group, description="Pods with a node, of all."),
     column("Status", status_word, description="The state of the group now."),
     AGE,
 )
@@ -74,7 +81,7 @@ COMPOSITE_POD_GROUP: tuple[Column, ...] = (
     NAME,
     _POLICY,
     _WORKLOAD,
-    _PODS,
+    column("Pods", _pods_of_group, description="Pods with a node, of all."),
     column("Status", status_word, description="The state of the group now."),
     AGE,
 )

@@ -24,6 +24,9 @@ _REASONS_BY_STATE = {
     "UpdateInProgress": ("GroupsUpdating", "Rolling Upgrade is in progress"),
 }
 
+# Without a policy at least one replica may be unavailable.
+BLOCKED = "Rolling Upgrade waits: a WorkloadPolicy has disruption.maxUnavailableReplicas 0, and maxSurge is 0"
+
 
 def status_of(
     lws: Json,
@@ -59,6 +62,8 @@ def status_of(
     for type_, (reason, message) in _REASONS_BY_STATE.items():
         known = any(entry["type"] == type_ for entry in conditions)
         if type_ in reasons_by_state:
+            if type_ == "UpdateInProgress" and not allowed.unavailable and not allowed.surge:
+                message = BLOCKED
             set_condition(conditions, type_, "True", reason, message, clock, observedGeneration=generation)
         elif known:
             reason = _REASONS_BY_STATE[reasons_by_state[0]][0]
