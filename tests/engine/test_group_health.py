@@ -199,3 +199,24 @@ def test_preempted_pods_without_a_group_are_not_remembered() -> None:
     cluster.step(5)
     assert [decision.name for decision in cluster.of(d.Evict)] == ["low"]
     assert cluster.engine.groups.members.health.losses.remembered == 0
+
+
+def test_why_names_the_restart_of_a_jobset_and_both_revisions_of_a_stateful_set_that_rolls() -> None:
+    attempt, revision = "jobset.sigs.k8s.io/restart-attempt", "controller-revision-hash"
+    cluster = Cluster().see(node("n").cpu("8"), pod_group("js").gang(2), pod_group("sts").gang(2))
+    for number, (restart, hashed) in enumerate([("0", "a"), ("0", "a"), ("1", "b")]):
+        cluster.see(pod(f"js-{number}").group("js").cpu("1").label(attempt, restart))
+        cluster.see(pod(f"sts-{number}").group("sts").cpu("1").label(revision, hashed))
+        cluster.step()
+        if number == 1:
+            assert settings(cluster, "js") == settings(cluster, "sts") == []
+    assert settings(cluster, "js") == ["restart attempts 0 and 1"]
+    assert settings(cluster, "sts") == ["revisions a and b"]
+    for name in ("js-0", "js-1", "sts-0", "sts-1"):
+        cluster.gone("Pod", name)
+    cluster.step()
+    assert (settings(cluster, "js"), settings(cluster, "sts")) == (["restart attempt 1"], [])
+
+
+def settings(cluster: Cluster, name: str) -> list[str]:
+    return why(cluster.engine, "PodGroup", "default", name).items[0].levels[0].settings

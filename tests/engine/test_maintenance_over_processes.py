@@ -238,7 +238,7 @@ def test_a_gang_that_is_restarted_while_no_scheduler_runs_comes_before_what_wait
         del cluster.objects["Pod"][f"g-{number}"]
     cluster.restart().see(*(member(f"new-{n}", created=START + 20) for n in range(2)))
     cluster.step()
-    assert ("other" in cluster.bound) is (owner == "Job"), "the pods of a Job come again because a user started it again"
+    assert ("other" in cluster.bound) is (owner == "Job"), "a user started the Job again"
     assert ("new-0" in cluster.bound) is (owner == "JobSet")
 
 

@@ -11,6 +11,9 @@ from phalanx.model.groups.expected_pods import MOST, expected
 
 REVISION = "leaderworkerset.sigs.k8s.io/template-revision-hash"  # label of the group of a replica
 
+# Labels of pods that say which run of their set they are of, with the word for it.
+RUNS = {"jobset.sigs.k8s.io/restart-attempt": "restart attempt", "controller-revision-hash": "revision"}
+
 
 def revision_of(group: Group) -> str:
     """Return the workload revision of a group; "" if it has none. During a rollout, groups of two revisions exist."""
@@ -28,6 +31,21 @@ def settings_in_words(group: Group) -> list[str]:
         found.append("disrupted as a whole")
     if revision:
         found.append(f"revision {revision}")
+    return found if group.composite or revision else [*found, *_runs_in_words(group)]
+
+
+def _runs_in_words(group: Group) -> list[str]:
+    """Return the restart of a JobSet, or the revisions of a rolling StatefulSet, that pods of a group are of."""
+    labels = [member.pod.metadata.labels for member in group.members.values() if member.pod.metadata.labels]
+    if not labels or REVISION in labels[0]:
+        return []  # leader and workers of a replica are of different StatefulSets
+    found = []
+    for label, word in RUNS.items():
+        runs = sorted({each[label] for each in labels if label in each})
+        if len(runs) > 1:
+            found.append(f"{word}s {' and '.join(runs)}")
+        elif runs and word != "revision" and runs != ["0"]:
+            found.append(f"{word} {runs[0]}")
     return found
 
 
