@@ -100,7 +100,16 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
     made = yaml.safe_load(phalanx("restore", "a.phalanx", "--data", "again", "-o", "yaml"))
     assert made["objects"] == saved["objects"] and made["revision"] > saved["revision"]
 
+    # The data directory of a cluster with a name is that cluster, as `status` prints it.
+    here = ("--data", str(first["data"]))
+    assert str(first["url"]) in phalanx("status", *here)
+    assert "there is no Job train" in phalanx("why", "job/train", *here, code=2)
+    assert json.loads(phalanx("user", "list", *here, "-o", "json")) == []
+    assert json.loads(phalanx("backup", "by-data.phalanx", *here, "-o", "json"))["objects"] == saved["objects"]
+    assert json.loads(phalanx("backup", "memory.phalanx", "--name", "b", "-o", "json"))["objects"] > 2
+
     assert phalanx("down", "a").startswith("a stopped")
+    assert "phalanx up --name a" in phalanx("status", *here, code=1)
     assert phalanx.row("a")["state"] == "stopped"
     assert "phalanx up --name a" in phalanx("status", "a", code=1)
     assert phalanx.row("b")["state"] == "running"

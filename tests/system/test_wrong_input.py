@@ -53,6 +53,9 @@ def place(tmp_path_factory: pytest.TempPathFactory):
         ("why job/x --name nosuch", "there is no cluster here"),
         ("backup --name nosuch x.phalanx", "there is no cluster here"),
         ("backup nodir/x", "there is no directory nodir"),
+        ("backup good.phalanx", "good.phalanx exists already"),
+        ("backup x --data nodir", "there is no store in nodir; `phalanx list`"),
+        ("backup x --data a --name b", "each says which cluster"),
         ("up --nodes 99999999999", "0<=x<=100000"),
         ("plan job/x --kubeconfig away", "`phalanx up` starts one"),
         ("dashboard --kubeconfig away", "`phalanx up` starts one"),
@@ -101,6 +104,19 @@ def test_the_error_says_what_to_do(
     out, announced = capsys.readouterr()
     assert said in announced and "Traceback" not in announced, announced
     assert (end.value.code, out) == (2, "")
+
+
+@pytest.mark.parametrize("kubeconfig", ["away", "good"])
+def test_a_backup_leaves_a_whole_private_file_or_none(
+    place: Path, kubeconfig: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x"
+    monkeypatch.setattr(sys, "argv", ["phalanx", "backup", str(target), "--kubeconfig", str(place / kubeconfig)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    made = kubeconfig == "good"
+    assert (end.value.code, [each.name for each in tmp_path.iterdir()]) == ((0, ["x"]) if made else (2, []))
+    assert not made or target.stat().st_mode & 0o777 == 0o600
 
 
 def test_a_process_that_cannot_begin_says_what_to_do(place: Path) -> None:

@@ -7,7 +7,9 @@ import os
 import shutil
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,6 +20,9 @@ from phalanx.cli.options import no_empty_name
 from phalanx.cli.output import notify, output_option
 from phalanx.cli.progress import progress
 from phalanx.cli.scheduler_client import default_kubeconfig
+
+if TYPE_CHECKING:
+    from phalanx.serve.clusters import ClusterRecord
 
 PATH = "/phalanx/v1/backup"
 
@@ -42,17 +47,34 @@ def backup(file: str, name: str, data: str, kubeconfig: str, context: str, outpu
       phalanx backup --kubeconfig ./kubeconfig monday.phalanx
     """
     from phalanx.local.store import backup as backups
-    from phalanx.local.store.rows import StoreInUse
 
     if context and not (name or data or kubeconfig):
         kubeconfig = default_kubeconfig()
     if sum(map(bool, (name, data, kubeconfig))) > 1:
         raise ConfigProblem("--name", "give one of --name, --data and --kubeconfig: each says which cluster")
-    running = ""
-    if name:
-        record = known_cluster(name, "")[1]
-        data, running = record.data, record.kubeconfig
+    known = known_cluster(name, "")[1] if name else None
     target = Path(file)
+    part = _part(target)
+    try:
+        with progress(f"writing {target}", "objects") as count:
+            if kubeconfig:
+                _download(kubeconfig, context, part)
+            else:
+                _from_directory(known.data if known is not None else data or "data", known, part, count)
+            rows, revision = backups.read_snapshot(part)
+        part.replace(target)
+    finally:
+        part.unlink(missing_ok=True)
+    then = f"make a cluster of it with: phalanx restore {target} --data DIR"
+    bytes_ = target.stat().st_size
+    held = f"{len(rows)} objects at revision {revision} in {target} ({size(bytes_)})"
+    found = {"file": str(target), "objects": len(rows), "revision": revision, "bytes": bytes_}
+    notify(found, f"{held}; {then}", output)
+    return 0
+
+
+def _part(target: Path) -> Path:
+    """Create the file that is written until the backup is whole. Raises ConfigProblem."""
     if not target.parent.is_dir():
         raise ConfigProblem("FILE", f"there is no directory {target.parent}: create it first, or choose another place")
     if not os.access(target.parent, os.W_OK):
@@ -64,32 +86,30 @@ def backup(file: str, name: str, data: str, kubeconfig: str, context: str, outpu
         part.touch(mode=0o600)
     except OSError as problem:
         raise ConfigProblem("FILE", f"{part} cannot be written: {problem.strerror}; choose another place") from None
+    return part
+
+
+def _from_directory(data: str, known: ClusterRecord | None, part: Path, count: Callable[[int, int], None]) -> None:
+    """Write the store of a data directory to a file: from disk, or from its server while that has it open.
+
+    known: the record of the cluster, if it was named
+    """
+    from phalanx.local.store import backup as backups
+    from phalanx.local.store.rows import StoreInUse
+    from phalanx.serve.clusters import home_with
+    from phalanx.serve.settings import MEMORY
+
+    if data == MEMORY and known is not None:
+        _download(known.kubeconfig, "", part)
+        return
+    store = Path(data) / "store.db"
+    if not store.exists():
+        raise ConfigProblem("--data", f"there is no store in {data}; `phalanx list` shows where clusters are")
     try:
-        with progress(f"writing {target}", "objects") as count:
-            if kubeconfig:
-                _download(kubeconfig, context, part)
-            else:
-                directory = Path(data or "data")
-                store = directory / "store.db"
-                if not store.exists():
-                    raise ConfigProblem(
-                        "--data", f"there is no store in {directory}; `phalanx list` shows where clusters are"
-                    )
-                try:
-                    rows, revision = backups.read_snapshot(store)
-                    backups.write_rows(part, rows, revision, count)
-                except StoreInUse:
-                    _download(running or str(directory / "kubeconfig"), context, part)
-            rows, revision = backups.read_snapshot(part)
-        part.replace(target)
-    finally:
-        part.unlink(missing_ok=True)
-    then = f"make a cluster of it with: phalanx restore {target} --data DIR"
-    bytes_ = target.stat().st_size
-    held = f"{len(rows)} objects at revision {revision} in {target} ({size(bytes_)})"
-    found = {"file": str(target), "objects": len(rows), "revision": revision, "bytes": bytes_}
-    notify(found, f"{held}; {then}", output)
-    return 0
+        backups.write_rows(part, *backups.read_snapshot(store), count)
+    except StoreInUse:
+        record = known or home_with("", data).record()
+        _download(record.kubeconfig if record is not None else str(Path(data) / "kubeconfig"), "", part)
 
 
 def _database(file: Path) -> bool:

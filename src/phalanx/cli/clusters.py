@@ -159,7 +159,7 @@ def status(cluster: str, data: str, output: str) -> int:
     if for_programs(output):
         click.echo(encoded({**row, "counts": counts}, output))
     elif not home.running():
-        click.echo(f"{home.title} does not run; start it with: phalanx up {_address(cluster, data)}")
+        click.echo(f"{home.title} does not run; start it with: phalanx up {_address(home.name, data)}")
     else:
         click.echo(
             f"{home.title} runs since {row['age']} as process {record.pid}{'' if row['ready'] else ', not ready'}"
@@ -232,9 +232,9 @@ def down(cluster: str, data: str, delete: bool, output: str) -> int:
         return 1
     if delete:
         shutil.rmtree(home.path)
-    then = "" if delete else f"; start it again with: phalanx up {_address(cluster, data)}".rstrip()
+    then = "" if delete else f"; start it again with: phalanx up {_address(home.name, data)}".rstrip()
     text = f"{home.title} {'stopped' if ran else 'did not run'}{' and is deleted' if delete else ''}{then}"
-    notify({"name": cluster, "ran": ran, "deleted": delete}, text, output)
+    notify({"name": home.name, "ran": ran, "deleted": delete}, text, output)
     return 0
 
 
@@ -277,9 +277,9 @@ def kubeconfig(cluster: str, data: str, merge: bool, output: str) -> int:
 
 
 def known_cluster(name: str, data: str) -> tuple[Home, ClusterRecord]:
-    from phalanx.serve.clusters import all_homes, home_of
+    from phalanx.serve.clusters import all_homes, home_with
 
-    home = home_of(name, data)
+    home = home_with(name, data)
     record = home.record()
     if record is None:
         known = ", ".join(other.name for other in all_homes())

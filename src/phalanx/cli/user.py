@@ -133,12 +133,12 @@ def remove(name: str, cluster: str, data: str, output: str) -> int:
 
 def _place(cluster: str, data: str) -> tuple[Home, Path]:
     """Return the cluster and its data directory. Raises ConfigProblem."""
-    from phalanx.serve.clusters import home_of
+    from phalanx.serve.clusters import home_with
     from phalanx.serve.settings import MEMORY
 
     if not cluster and data == MEMORY:
         raise ConfigProblem("--data", "a cluster in memory keeps no users: start it with --data DIR")
-    home = home_of(cluster, data)
+    home = home_with(cluster, data)
     record = home.record()
     if record is None:
         raise ConfigProblem(

@@ -132,6 +132,15 @@ def all_homes() -> list[Home]:
     return [Home(path.name, path) for path in found]
 
 
+def home_with(name: str, data: str) -> Home:
+    """Return the home of a cluster by name, or by data directory, which may be that of a cluster with a name."""
+    home = home_of(name, data)
+    if name or home.record() is not None:
+        return home
+    named = ((other, other.record()) for other in all_homes())
+    return next((other for other, record in named if record is not None and record.data == str(home.path)), home)
+
+
 def home_at(kubeconfig: str, context: str = "") -> Home:
     """Return the home of the local cluster that a context of a kubeconfig leads to. Raises ConfigProblem."""
     server = load(kubeconfig, context).server
