@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from phalanx.cli.output import notify, output_option
+from phalanx.cli.output import for_programs, notify, output_option
 from phalanx.cli.progress import Progress
 
 DESCRIPTOR = "PHALANX_BENCH_PROGRESS"  # bench/progress.py writes to it how far a script is
@@ -64,6 +64,8 @@ def bench(suite: str, arguments: tuple[str, ...], output: str) -> int:
         text = "\n".join([*lines, f"suites of the engine: {', '.join(_suites())}"])
         notify({"scripts": first, "suites": _suites()}, text, output)
         return 0
+    if for_programs(output):
+        raise click.UsageError("-o is for `phalanx bench list`: a benchmark prints its figures as text")
     if suite not in scripts and suite not in _suites():
         raise click.UsageError(f"there is no benchmark {suite!r}; see what there is with: phalanx bench list")
     command = [str(scripts[suite])] if suite in scripts else [str(scripts["engine"]), suite]
