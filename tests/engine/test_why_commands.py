@@ -169,6 +169,18 @@ def test_whatif_says_where_and_creates_nothing(up: LocalCluster, phalanx: Phalan
     assert "does not fit" in text and "would help: rack→block fits now" in text
 
 
+def test_whatif_about_no_pods_or_a_missing_namespace_says_so(
+    up: LocalCluster, phalanx: Phalanx, tmp_path: Path
+) -> None:
+    file = tmp_path / "ask.yaml"
+    here = ("-f", str(file), "--kubeconfig", str(up.kubeconfig))
+    file.write_text("apiVersion: v1\nkind: ConfigMap\nmetadata: {name: settings}\n")
+    assert "nothing to place" in phalanx("whatif", *here, code=2)
+    file.write_text(yaml.safe_dump_all([pod("one", gpus=0)]))
+    assert "there is no namespace 'nope'" in phalanx("whatif", *here, "-n", "nope", code=0)
+    assert "namespace" not in phalanx("whatif", *here, code=0)
+
+
 def test_whatif_can_be_about_another_cluster(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
     file = tmp_path / "ask.yaml"
     file.write_text(yaml.safe_dump_all([pod_group("ask", 3, topology=RACK), *members("ask", 3)]))

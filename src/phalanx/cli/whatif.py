@@ -8,11 +8,13 @@ from typing import Any
 import click
 import msgspec
 
+from phalanx.base.client import Client
+from phalanx.base.errors import ApiProblem
 from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import plural
 from phalanx.cli.output import CommandError, CommandResult, say
 from phalanx.cli.plan import cost_lines, nodes_in_words, place_lines, some_of
-from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, asking_options, run
+from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, asking_options, require_namespace, run
 from phalanx.engine.explain.values import GroupPlace, WhatIfAnswer, WhatIfUnit
 from phalanx.engine.placement.plain import sentence_case
 from phalanx.serve.queries.repair import DrainAnswer, Move
@@ -59,7 +61,7 @@ def whatif(
     With --drain and --drain-domain the question is which gangs a drain would hit and where each would go.
     With --add-nodes and --without-filter the question is about a changed cluster.
     Exit code 0: everything fits (with --drain: every evicted pod would find a node), 1: something does not, or only
-    after evictions, 2: bad input or no scheduler to ask. -o wide also shows the scheduler's message.
+    after evictions, 2: bad input, nothing to place, or no scheduler to ask. -o wide also shows the scheduler's message.
 
     \b
     Examples:
@@ -159,10 +161,25 @@ async def _whatif(
     query = {"namespace": namespace, **({"when": "true"} if when else {})}
     async with SchedulerClient(connection, where.scheduler) as asker:
         body = await asker.ask("POST", "whatif", query, question)
+        missing = await _missing_namespace(asker.client, documents, namespace)
     outlook = msgspec.json.decode(body, type=WhatIfAnswer)
     text = "\n".join(render(item, Colours(), wide=wide) for item in outlook.items) or "nothing to place"
-    notes = tuple(f"note: {note}" for note in outlook.notes)
-    return CommandResult(0 if outlook.fits else 1, msgspec.json.decode(body), text, notes), outlook
+    notes = tuple(f"note: {note}" for note in (*outlook.notes, *missing))
+    code = 2 if not outlook.items else 0 if outlook.fits else 1
+    return CommandResult(code, msgspec.json.decode(body), text, notes), outlook
+
+
+async def _missing_namespace(client: Client, documents: list[Any], namespace: str) -> list[str]:
+    """Return what is wrong with the namespace, unless the documents make it."""
+    if any(each["kind"] == "Namespace" for each in documents):
+        return []
+    try:
+        await require_namespace(client, namespace)
+    except CommandError as problem:
+        return [f"{problem}, or create it first"]
+    except ApiProblem:
+        pass  # the scheduler answered; the API server need not
+    return []
 
 
 def render(item: WhatIfUnit, paint: Colours, *, wide: bool = False) -> str:
