@@ -229,6 +229,13 @@ def test_the_chosen_row_stays_on_the_screen() -> None:
     assert screen.press("p") == f"plan podgroup/team/{'long-' * 20}0"
 
 
+def test_the_reason_comes_before_how_often_a_unit_was_overtaken() -> None:
+    waiting = state(roots=1)
+    waiting["queue"]["roots"][0] |= {"overtaken": "overtaken by 6 younger pods", "headline": "Needs 4 pods at once"}
+    (row,) = Screen("here", waiting).rows()
+    assert row.more == "when tried 100s ago: Needs 4 pods at once; overtaken by 6 younger pods"
+
+
 def test_an_empty_cluster_says_what_to_do() -> None:
     screen = Screen("here", state())
     assert "nothing waits" in screen.draw(80, 24).plain and screen.press("enter") == ""
@@ -314,6 +321,7 @@ def test_a_question_mark_shows_the_keys() -> None:
         ("model-h100", "model-h100"),
         ("node-affinity", "node-affinity"),
         ("worker-7", "worker-7"),
+        ("w-train/pg-train/", "w-train/pg-train"),  # a group of a Workload, without replicas
     ],
 )
 def test_hashes_of_any_length_are_left_out_of_names(name: str, short: str) -> None:

@@ -81,7 +81,7 @@ def _quantity(resource: str, amount: str) -> str:
 
 
 def _name(group: GroupDemand) -> str:
-    return f"{group.kind}/{group.namespace}/{group.name}"
+    return f"{group.kind}/{group.namespace}/{group.name}".rstrip("/")
 
 
 def _short(message: str) -> str:

@@ -111,7 +111,7 @@ def nodes_in_words(nodes: list[str]) -> str:
 
 
 def render(answer: PlanAnswer) -> str:
-    lines = [f"{answer.root}: {answer.summary}"]
+    lines = [f"{answer.root.rstrip('/')}: {answer.summary}"]
     for victim in answer.victims:
         priority = f"priority {victim.priority}, " if victim.priority is not None else ""
         frees = f"; frees {some_of(victim.devices, MOST_DEVICES)}" if victim.devices else ""

@@ -189,9 +189,11 @@ class Screen:
 
     def _reason(self, root: Json) -> str:
         """Return the plain sentence, and when it was true: the cluster may have changed since the attempt."""
-        text = f"{root['overtaken']}; {root['headline']}" if root["overtaken"] else root["headline"]
+        text = root["headline"]
         if root["tried"]:
             text = f"when tried {age(self.state['now'] - root['tried'])} ago: {text}"
+        if root["overtaken"]:
+            text += f"; {root['overtaken']}"
         if self.wide and root["message"] and root["message"] != root["headline"]:
             text += f" [{root['message']}]"
         return text

@@ -184,7 +184,7 @@ async def _missing_namespace(client: Client, documents: list[Any], namespace: st
 
 def render(item: WhatIfUnit, paint: Colours, *, wide: bool = False) -> str:
     state = paint("fits", "green") if item.fits else paint("does not fit", "yellow")
-    lines = [f"{item.root}: {state}", f"  {item.headline or item.summary}"]
+    lines = [f"{item.root.rstrip('/')}: {state}", f"  {item.headline or item.summary}"]
     if wide and item.headline:
         lines.append(f"  message: {item.summary}")
     lines += [f"  also: {sentence_case(text)}" for text in item.blockers if sentence_case(text) != item.headline]

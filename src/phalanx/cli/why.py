@@ -113,7 +113,7 @@ def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False
     `now`: seconds since the epoch, for ages.
     """
     now = time.time() if now is None else now
-    title = f"{item.kind.lower()}/{item.name}"
+    title = f"{item.kind.lower()}/{item.name.rstrip('/')}"
     state = paint("scheduled", "green") if item.scheduled else paint("pending", "yellow")
     lines = [f"{title} in {item.namespace}: {state}"]
     tried = f"when tried {age(now - item.last.at)} ago: " if item.last is not None and item.last.at else ""
@@ -209,7 +209,7 @@ def _level(level: Level) -> str:
         parts.insert(0, level.state)
     if level.reason and level.status != "True":
         parts.append(level.reason)
-    return f"{'  ' * level.depth}{level.kind} {level.name} ({level.policy}): {', '.join(parts)}"
+    return f"{'  ' * level.depth}{level.kind} {level.name.rstrip('/')} ({level.policy}): {', '.join(parts)}"
 
 
 def _pods(pods: list[PodLine], shown: tuple[str, ...], most: int | None) -> list[str]:

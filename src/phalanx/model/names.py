@@ -261,7 +261,7 @@ def generated_prefix(value: str) -> str:
 
 # A hash as controllers append it: hexadecimal digits, or the letters and digits of Kubernetes' safe encoding.
 _HASH = r"(?=[a-z]*\d)(?=\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})"
-HASH_AT_END = rf"-{_HASH}$"
+HASH_AT_END = rf"(?:-{_HASH}|/)$"  # or the end of a Workload's group without replicas
 # <job>-<hash>-<job>-pgt-<number>-<hash>: hashes by their place, however short; a long <job> is cut the second time.
 GENERATED_NAME = rf"^(.+?)-(?:[0-9a-z]+-\1|{_HASH}-[a-z0-9.-]*)-pgt-(\d+)-[0-9a-z]+$"
 _hash_at_end = re.compile(HASH_AT_END)

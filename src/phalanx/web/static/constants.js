@@ -64,7 +64,7 @@ export const KEPT_SAMPLES = 720;
 export const RECORDING_FORMAT = 1;
 
 /** Regular expression: a hash that a controller appended. */
-export const HASH_AT_END = "-(?=[a-z]*\\d)(?=\\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})$";
+export const HASH_AT_END = "(?:-(?=[a-z]*\\d)(?=\\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})|/)$";
 
 /** Regular expression: the name of a generated group. */
 export const GENERATED_NAME = "^(.+?)-(?:[0-9a-z]+-\\1|(?=[a-z]*\\d)(?=\\d*[a-z])(?:[0-9a-f]{5,}|[bcdfghjklmnpqrstvwxz2456789]{5,})-[a-z0-9.-]*)-pgt-(\\d+)-[0-9a-z]+$";
