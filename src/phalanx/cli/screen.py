@@ -189,7 +189,7 @@ class Screen:
 
     def _reason(self, root: Json) -> str:
         """Return the plain sentence, and when it was true: the cluster may have changed since the attempt."""
-        text = root["headline"]
+        text: str = root["headline"]
         if root["tried"]:
             text = f"when tried {age(self.state['now'] - root['tried'])} ago: {text}"
         if root["overtaken"]:
