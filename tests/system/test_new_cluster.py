@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from phalanx.base import informer
-from phalanx.base.client import Call, Client, WatchEvent
+from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.errors import Forbidden
 from phalanx.controllers.cluster_mode.controllers import ClusterControllers
 from phalanx.controllers.cluster_mode.linking import Abilities
@@ -314,6 +314,9 @@ class JustBegun(Client):
             self.asked.add(what)
             raise Forbidden(f"{call.resource.plural} is forbidden: cannot {call.verb}")
         return await self._client.call(call)
+
+    async def served(self, resource: Resource) -> bool:
+        return await self._client.served(resource)
 
 
 def test_a_server_that_forbids_everything_in_its_first_seconds_is_asked_again() -> None:

@@ -41,6 +41,9 @@ class LocalClient(Client):
             user=self._user,
         )
 
+    async def served(self, resource: Resource) -> bool:
+        return self._api.ctx.registry.by_path(resource.group, resource.version, resource.plural) is not None
+
     async def call(self, call: Call) -> bytes:
         answer = await self._api.handle(self._request(call))
         if answer.code >= 400:
