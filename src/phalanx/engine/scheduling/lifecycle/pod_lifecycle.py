@@ -187,11 +187,6 @@ class PodLifecycle:
         self._transition(record, PENDING, why)
         return unit
 
-    def adopt_nomination(self, record: PodRecord, node: str) -> None:
-        """Reserve the node that another scheduler's pod names; write nothing."""
-        record.nominated = ""  # nothing is reserved for the node of a new record yet
-        self.nominate(record, node, write=False)
-
     def nominate(self, record: PodRecord, node: str, *, write: bool = True, wake: bool = True) -> None:
         """Nominate a node for a pending or expected pod; "" clears the nomination.
 
@@ -321,7 +316,7 @@ class PodLifecycle:
         """Drop the record; `successor`: a later version of the pod, which keeps its nomination."""
         if successor is not None:
             node = self._cluster.nominations.clear(record)
-            successor.nominated = ""  # its object may name a node that was given up since
+            self._cluster.nominations.clear(successor)  # its object may name a node that was given up since
             self._cluster.shapes.keep(successor.shape)
             self._cluster.shapes.drop(record.shape)
             self.records[record.key] = successor

@@ -157,7 +157,7 @@ class Pods:
         if node:
             record = self.foreign[key] = self._record(pod)
             self._cluster.shapes.keep(record.shape)
-            self._pod_lifecycle.adopt_nomination(record, node)
+            self._pod_lifecycle.nominate(record, node, write=False)
 
     def _forget_foreign(self, key: str) -> None:
         record = self.foreign.pop(key, None)
