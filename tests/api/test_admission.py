@@ -192,7 +192,7 @@ def test_a_pod_with_a_negative_grace_period_has_one_second(world: World) -> None
     assert world.update(f"{PODS}/p", again)["spec"]["terminationGracePeriodSeconds"] == 1
 
 
-def test_who_writes_new_tolerations_need_not_repeat_those_every_pod_gets(world: World) -> None:
+def test_an_update_of_tolerations_need_not_repeat_the_default_ones(world: World) -> None:
     made = world.create(PODS, pod("p"))
     mine = {"key": "mine", "operator": "Equal", "value": "yes", "effect": "NoSchedule"}
     changed = world.update(f"{PODS}/p", {**made, "spec": {**made["spec"], "tolerations": [mine]}})

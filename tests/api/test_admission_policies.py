@@ -230,7 +230,7 @@ def test_policies_see_subresources_and_other_versions(world: World) -> None:
         world.update(f"{DEPLOYMENTS}/web/scale", {**scale, "spec": {"replicas": 5}})
 
 
-def test_policies_cannot_lock_out_who_removes_them(world: World) -> None:
+def test_policies_cannot_lock_out_a_user_that_removes_them(world: World) -> None:
     everything = {
         "resourceRules": [{"apiGroups": ["*"], "apiVersions": ["*"], "operations": ["*"], "resources": ["*"]}]
     }

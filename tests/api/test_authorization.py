@@ -83,7 +83,7 @@ def config(name: str) -> Json:
 # -- roles -----------------------------------------------------------------------------------------------------------
 
 
-def test_who_has_no_role_is_refused_in_kubernetes_words(guarded: Guarded) -> None:
+def test_a_user_without_a_role_is_refused_in_kubernetes_words(guarded: Guarded) -> None:
     token = guarded.user("nobody")
     reply = guarded.cluster.ask("GET", "/api/v1/namespaces/default/pods", token=token)
     assert reply.code == 403
@@ -141,7 +141,7 @@ def test_names_and_subresources_are_rights_of_their_own(guarded: Guarded) -> Non
     assert guarded.code("PATCH", f"{base}/pods/p", {"metadata": {"labels": {"a": "b"}}}, **patch) == 403
 
 
-def test_rights_come_before_the_news_that_nothing_runs(guarded: Guarded) -> None:
+def test_rights_are_checked_before_the_answer_that_nothing_runs(guarded: Guarded) -> None:
     space, token = guarded.namespace(), guarded.user("curious")
     spec = {"containers": [{"name": "c", "image": "i"}]}
     guarded.cluster.create(f"/api/v1/namespaces/{space}/pods", {"metadata": {"name": "p"}, "spec": spec})

@@ -53,7 +53,7 @@ def test_defaults_that_came_later_are_nobodys_change(world: World) -> None:
     assert not any("f:zone" in str(fields) for fields in owned)
 
 
-def test_what_a_stricter_schema_would_refuse_stays_as_it_is_and_can_be_changed_elsewhere(world: World) -> None:
+def test_an_object_that_a_stricter_schema_would_refuse_stays_and_its_other_fields_can_change(world: World) -> None:
     world.create(DEFINITIONS, definition())
     world.create(CRONS, {"metadata": {"name": "a"}, "spec": {"cron": "* * * * *", "replicas": 9}})
     maximum = f"{SCHEMA}/properties/replicas/maximum"

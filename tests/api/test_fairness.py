@@ -105,7 +105,7 @@ def test_no_more_requests_of_one_client_are_answered_at_a_time_than_it_has_seats
     asyncio.run(scenario())
 
 
-def test_who_gives_up_while_waiting_leaves_no_trace() -> None:
+def test_a_request_that_is_cancelled_while_it_waits_leaves_nothing_behind() -> None:
     async def scenario() -> None:
         clients = Clients(Shares(slots_per_client=1, turn=1))
         clients.ask("flood", 20, turns=3)

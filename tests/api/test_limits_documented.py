@@ -89,7 +89,7 @@ def test_every_documented_limit_is_compared() -> None:
     assert [row for row in rows if row != "what"] == list(ROWS)
 
 
-def test_what_stands_between_the_tables_is_true_too() -> None:
+def test_the_text_between_the_tables_is_true_too() -> None:
     text = " ".join(LIMITS_ON_PAGE.split())
     assert f"YAML bodies above {kib(decode.APART_YAML)}, protobuf bodies above {kib(decode.APART_PROTOBUF)}" in text
     assert f"every {read.CHUNK_CHECKS:,} comparisons and every {kib(read.CHUNK_BYTES)} of answer" in text

@@ -52,7 +52,7 @@ def test_custom_resources_have_no_protobuf(server: LocalCluster) -> None:
     assert reply.code == 406
 
 
-def test_metadata_comes_in_protobuf_to_those_who_like_it_best(server: LocalCluster, namespace: str) -> None:
+def test_metadata_is_sent_in_protobuf_to_clients_that_prefer_it(server: LocalCluster, namespace: str) -> None:
     """As client-go's metadata client asks; also of custom resources, whose metadata is like any other."""
     path = f"/api/v1/namespaces/{namespace}/pods"
     uid = server.create(path, pod("a", labels={}))["metadata"]["uid"]

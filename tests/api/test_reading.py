@@ -205,7 +205,7 @@ def test_senseless_revision_rules_are_refused(server: LocalCluster, pods: str, q
     assert (reply.code, reply.json["reason"]) == (422, "Invalid")
 
 
-def test_a_revision_from_the_future_says_try_again(server: LocalCluster, pods: str) -> None:
+def test_a_revision_that_is_not_reached_yet_is_answered_with_try_again(server: LocalCluster, pods: str) -> None:
     reply = server.ask("GET", pods, resourceVersion="999999999")
     assert reply.code == 504 and reply.json["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
 

@@ -151,7 +151,7 @@ def test_everything_that_is_served_can_be_listed(server: LocalCluster) -> None:
             assert (reply.code, reply.json["kind"]) == (200, f"{kind.kind}List"), kind.key
 
 
-def test_a_certificate_is_asked_for_by_who_asks_and_approved_apart(world: World) -> None:
+def test_the_user_of_a_certificate_request_is_the_caller_and_approval_is_separate(world: World) -> None:
     body = {"metadata": {"name": "c"}, **NEW[CERTIFICATE]}
     body["spec"] = {**body["spec"], "username": "somebody-else"}
     made = world.create(CERTIFICATE, body)

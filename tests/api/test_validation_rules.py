@@ -246,7 +246,7 @@ def test_rules_that_can_cost_too_much_together_are_refused(world: World) -> None
     assert "contributed to estimated rule cost total exceeding cost limit for entire OpenAPIv3 schema" in text
 
 
-def test_write_is_judged_by_the_version_it_speaks(world: World) -> None:
+def test_a_write_is_validated_by_the_version_it_is_written_in(world: World) -> None:
     made = ruled([{"rule": "self.replicas < 5", "message": "v1 allows four"}])
     old = copy.deepcopy(made["spec"]["versions"][0])
     old |= {"name": "v1beta1", "storage": False}

@@ -379,7 +379,7 @@ def test_match_condition_that_fails_follows_the_failure_policy(hooks: Hooks, fai
         assert "resulted in error: no such key: nope" in made.json["message"]
 
 
-def test_webhooks_learn_who_takes_the_finalizers_of_a_namespace_away(hooks: Hooks) -> None:
+def test_webhooks_get_the_user_that_removes_the_finalizers_of_a_namespace(hooks: Hooks) -> None:
     rules = on("UPDATE", resources=["namespaces/finalize"])
     path = hooks.add(lambda request: {"allowed": False}, kind="validating", rules=rules)
     place = f"/api/v1/namespaces/{hooks.namespace}"

@@ -30,7 +30,7 @@ class HeldNews:
             yield event
 
 
-def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays() -> None:
+def test_pods_that_wait_for_the_next_group_do_not_keep_the_last_one() -> None:
     async def main(loop: VirtualLoop) -> None:
         cluster = SimulatedCluster()
         try:
@@ -67,7 +67,7 @@ def test_those_who_wait_for_the_next_group_are_no_sign_that_the_last_one_stays()
     run(main)
 
 
-def test_the_next_basic_group_is_there_at_once_and_stays_when_news_of_the_end_of_the_last_are_late() -> None:
+def test_a_late_event_about_the_last_basic_group_does_not_delete_the_next_one() -> None:
     async def main(loop: VirtualLoop) -> None:
         cluster = SimulatedCluster()
         try:

@@ -378,7 +378,7 @@ def owners(pod: Json) -> list[str]:
     return [reference["kind"] for reference in pod["metadata"].get("ownerReferences") or ()]
 
 
-def test_a_job_takes_back_a_pod_without_owner_and_lets_go_of_one_that_matches_no_more() -> None:
+def test_a_job_adopts_an_orphan_that_matches_and_releases_a_pod_that_does_not() -> None:
     async def scenario(cluster: World) -> None:
         await cluster.apply(job("a", 2, completions=2))
         first, second = (pod["metadata"]["name"] for pod in await running(cluster, 2))

@@ -42,7 +42,7 @@ def test_every_folder_is_a_kind_of_the_registry() -> None:
     assert folders == set(re.findall(r"workloads\.(\w+)\.kind import", read))
 
 
-def test_names_of_the_command_line_mean_one_kind_each() -> None:
+def test_each_name_of_a_kind_on_the_command_line_means_one_kind() -> None:
     assert len(registry.BY_NAME) == sum(len(kind.names) for kind in registry.KINDS)
     assert len(registry.BY_KIND) == len(registry.KINDS)
 

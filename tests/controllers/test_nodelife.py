@@ -122,7 +122,7 @@ def test_a_node_that_is_not_ready_is_tainted_and_freed_when_it_recovers() -> Non
     asyncio.run(scenario())
 
 
-def test_a_node_that_never_said_anything_is_usable_as_it_is() -> None:
+def test_a_node_that_never_sent_a_heartbeat_is_used_as_it_is() -> None:
     async def scenario() -> None:
         async with world(0) as cluster:
             own_taint = {"key": NOT_READY, "effect": "PreferNoSchedule"}

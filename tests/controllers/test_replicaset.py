@@ -53,7 +53,7 @@ def test_scaling_down_spares_costly_pods_and_starts_on_full_nodes() -> None:
     asyncio.run(scenario())
 
 
-def test_orphans_that_match_are_adopted_and_pods_that_match_no_more_are_let_go() -> None:
+def test_orphans_that_match_are_adopted_and_pods_that_do_not_match_are_released() -> None:
     async def scenario() -> None:
         async with world() as cluster:
             orphan = {

@@ -105,7 +105,7 @@ def test_a_search_that_ends_early_claims_no_more_than_it_knows(kind: str, seed: 
             true_to(answer, least)
 
 
-def test_pods_that_keep_members_out_of_a_zone_from_another_node_go_too_and_no_pod_needlessly() -> None:
+def test_pods_on_other_nodes_that_exclude_members_from_a_zone_are_evicted_too_and_no_others() -> None:
     rival = pod("rival").cpu("500m").priority(1).node("n0").anti_affinity("zone", {"app": "new"})
     run = Cluster().see(
         node("n0").cpu("1").label("zone", "z"),

@@ -299,7 +299,7 @@ def test_devices_are_known_as_soon_as_a_node_offers_them_but_not_without_end():
     assert bench.columns.resource_names[-1] == "example.com/late"
 
 
-def test_values_of_nodes_long_gone_are_numbered_away_and_who_holds_a_column_keeps_what_it_has():
+def test_numbers_of_values_of_removed_nodes_are_reused_and_holders_of_a_column_keep_theirs():
     bench = Bench()
     bench.columns.label("rack")
     for number in range(500):

@@ -76,7 +76,7 @@ def test_a_disruption_that_could_not_be_taken_back_is_taken_back_later():
 
 
 @pytest.mark.parametrize("problem", [TRANSIENT, NOT_FOUND])
-def test_a_scheduled_gang_to_which_nothing_happens_says_so_when_the_api_server_is_well_again(problem: str):
+def test_the_condition_of_a_scheduled_gang_is_written_when_the_api_server_works_again(problem: str):
     run = Refusing().see(node("n").cpu("4"), pod_group("g").gang(2), *(pod(p).group("g").cpu("1") for p in "ab"))
     run.problem = problem
     run.failing = ("PodGroupInitiallyScheduled", "True")
@@ -91,7 +91,7 @@ def test_a_scheduled_gang_to_which_nothing_happens_says_so_when_the_api_server_i
 
 
 @pytest.mark.parametrize("problem", [TRANSIENT, NOT_FOUND])
-def test_a_pod_to_which_nothing_happens_says_why_it_waits_when_the_api_server_is_well_again(problem: str):
+def test_the_condition_of_a_waiting_pod_is_written_when_the_api_server_works_again(problem: str):
     class Deaf(Cluster):
         deaf = True
 
@@ -113,7 +113,7 @@ def test_a_pod_to_which_nothing_happens_says_why_it_waits_when_the_api_server_is
     run.engine.validate()
 
 
-def test_a_workload_to_which_nothing_happens_has_its_status_when_the_api_server_is_well_again():
+def test_the_status_of_a_workload_is_written_when_the_api_server_works_again():
     run = Refusing().see(node("n").cpu("4"), workload("w").template("g", {"gang": {"minCount": 1}}))
     run.see(pod("a").workload("w", "g").cpu("1"))
     run.failing = ("Scheduled", "True")

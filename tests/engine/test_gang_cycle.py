@@ -425,7 +425,7 @@ def test_members_on_vanished_nodes_keep_the_gang_out_of_other_racks_until_they_a
     assert run.placed == {"g-0": "n1", "g-1": "n1"}
 
 
-def test_a_member_on_a_vanished_node_does_not_matter_while_others_say_which_rack_it_was():
+def test_a_member_on_a_vanished_node_does_not_matter_while_others_show_its_rack():
     run = Cluster().see(*(node(f"n{i}").cpu("2").label("rack", f"r{i // 2}") for i in range(3)))
     run.see(
         pod_group("g").gang(2).topology("rack"), *(pod(f"old-{i}").group("g").cpu("1").node(f"n{i}") for i in (0, 1))

@@ -201,7 +201,7 @@ def test_a_child_group_beyond_the_minimum_makes_room_once_the_minimum_runs(polic
     assert sorted(world.bound) == ["pg1-0", "pg1-1", "pg2-0", "pg2-1"]
 
 
-def test_a_hopeless_child_group_beyond_the_minimum_does_not_keep_another_from_making_room():
+def test_a_child_group_that_cannot_fit_does_not_keep_another_from_preempting():
     world = late_tree("gang", ("pg1", "1"), ("pg2", "100"), ("pg3", "1"))
     world.step()
     assert world.evicted == ["low"]

@@ -149,7 +149,7 @@ def test_values_are_hidden_until_mentioned() -> None:
     assert not interest.learn({"role": {"a", "b", "c"}})
 
 
-def test_who_reads_values_by_itself_gets_them() -> None:
+def test_a_plugin_that_reads_label_values_by_itself_gets_them() -> None:
     interest = LabelInterest()
     interest.learn({"role": {"a"}})
     interest.seen({"role": "b"})

@@ -111,7 +111,7 @@ def test_the_bind_of_another_scheduler_wins():
     assert binds(run.step()) == {"b": "n"}
 
 
-def test_an_unbound_version_of_a_bound_pod_is_old_news():
+def test_an_unbound_version_of_a_bound_pod_is_ignored_as_outdated():
     run, (bind,) = started(node("n").cpu("1"), pod("a").cpu("1"))
     run.engine.apply(Outcome(bind.id))
     run.show_bound("a", "n")

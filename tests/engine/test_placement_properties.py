@@ -58,7 +58,7 @@ def problems(draw: st.DrawFn) -> PlacementProblem:
     )
 
 
-def test_extras_may_take_the_place_of_those_who_made_up_the_minimum() -> None:
+def test_pods_beyond_the_minimum_may_replace_members_of_it() -> None:
     """Two pods of 3 cpu make the minimum and fill both nodes; two with a gpu and one of 3 cpu are more."""
     everywhere = np.ones(2, bool)
     shapes = [ShapeRow(np.array(request, float), everywhere) for request in ((3, 0, 1), (2, 1, 1))]

@@ -254,7 +254,7 @@ def test_spare_members_of_one_gang_go_rather_than_of_several():
     assert [v.unit for v in found.victims] == [2, 3, 5]
 
 
-def test_what_is_not_proved_is_said_so():
+def test_an_unproved_answer_says_that_it_is_not_proved():
     text = proof(("budgets", "priority", "stopped"), Cost(0, 10, 4, 2, 1, 1))
     assert text == (
         "proved to be least: disruption budgets, highest priority, pods stopped; no plan can cost less than "
@@ -263,7 +263,7 @@ def test_what_is_not_proved_is_said_so():
     )
 
 
-def test_what_no_eviction_can_help_is_said_so():
+def test_the_answer_says_when_no_eviction_can_help():
     found = plan(small([0, 0], [(1, {0: (2, 1)})], Leaf("g", 2, ((0, 2),))))
     assert isinstance(found, Hopeless)
 

@@ -59,7 +59,7 @@ def test_a_pod_larger_than_any_node_evicts_no_pod():
     assert run.message("p").endswith("preemption: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.")
 
 
-def test_never_means_never():
+def test_preemption_policy_never_evicts_no_pod():
     waiting = pod("p").cpu("1").priority(9).preemption_policy("Never")
     run = Cluster().see(node("n").cpu("1"), pod("low").cpu("1").node("n"), waiting)
     run.step()

@@ -175,7 +175,7 @@ def test_whatif_says_when_a_gang_would_start() -> None:
     assert running(run, "ask") == 0
 
 
-def test_the_next_gang_is_promised_a_start_at_once_if_everything_in_its_way_has_a_known_end() -> None:
+def test_the_next_gang_is_promised_a_start_at_once_if_all_running_pods_have_a_known_end() -> None:
     run = cluster(8)
     submit(run, "long", 6, seconds=1000)
     submit(run, "big", 8)

@@ -80,7 +80,7 @@ def test_an_optional_child_says_how_many_of_its_pods_are_missing():
     assert len(cluster.placed) == 4
 
 
-def test_a_composite_speaks_of_its_min_group_count():
+def test_the_message_of_a_composite_names_its_min_group_count():
     cluster = world(
         composite("tree").gang(2),
         *(pod_group(name).gang(1).parent("tree") for name in "ab"),
@@ -128,7 +128,7 @@ def conditions_of(run: Cluster) -> dict[Any, tuple[str, str, str]]:
     return {key: found for key in groups if (found := conditions.last_written(key)).status}
 
 
-def test_a_tree_blames_the_child_that_never_fits_and_not_the_one_that_preemption_helps():
+def test_the_message_of_a_tree_names_the_child_that_never_fits_rather_than_one_that_preemption_helps():
     cluster = Cluster().see(*(node(f"n{i}").gpu(2) for i in range(4)), *(pod(f"low-{i}").gpu(2) for i in range(4)))
     cluster.step()
     cluster.see(

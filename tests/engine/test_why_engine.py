@@ -138,7 +138,7 @@ def test_a_running_gang_says_in_which_domain_it_is() -> None:
     assert run.why("Pod", "g-0").scheduled
 
 
-def test_a_lone_pod_gets_a_histogram_and_the_filter_that_stands_alone_in_its_way() -> None:
+def test_a_pod_without_a_group_gets_a_histogram_and_the_only_filter_that_rejects_it() -> None:
     run = Asked().see(
         node("full").cpu("1"), node("tainted").cpu("8").taint("team", "a"), node("wrong").cpu("8").label("disk", "hdd")
     )
@@ -226,7 +226,7 @@ def test_every_group_of_a_cycle_says_so(parents: dict[str, str]) -> None:
         assert not item.scheduled and "cyclic parents" in item.summary
 
 
-def test_a_scheduled_child_is_not_said_to_wait_for_pods_of_its_sibling() -> None:
+def test_a_scheduled_child_does_not_report_that_it_waits_for_pods_of_its_sibling() -> None:
     run = Asked().see(*racks(), composite("root").gang(1))
     run.see(pod_group("a").gang(1).parent("root"), pod_group("b").gang(1).parent("root"))
     run.see(pod("a-0").cpu("1").group("a"), pod("b-0").cpu("99").group("b"))

@@ -20,7 +20,7 @@ def checks(cluster: RealCluster) -> dict[str, dict[str, str]]:
     return {each["name"]: each for each in json.loads(done.stdout)["checks"]}
 
 
-def test_check_cluster_sees_what_was_installed_and_who_leads(real: RealCluster) -> None:
+def test_check_cluster_shows_what_is_installed_and_the_leader(real: RealCluster) -> None:
     before = checks(real)
     for name in ("version", "clock", "groups", "rights", "gates", "schedulers"):
         assert before[name]["state"] == WORKS, before[name]

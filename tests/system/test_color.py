@@ -23,7 +23,7 @@ from phalanx.cli.scheduler_client import Colours
         (["list", "--color", "auto"], {}, False),  # no terminal here
     ],
 )
-def test_who_says_how_it_is_painted_is_heard(
+def test_variables_and_options_choose_the_colours(
     arguments: list[str], environment: dict[str, str], painted: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("NO_COLOR", "FORCE_COLOR"):

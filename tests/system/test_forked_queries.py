@@ -138,7 +138,7 @@ def _huge_job() -> dict[str, Any]:
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "huge", "namespace": "default"}, "spec": job}
 
 
-def test_the_lease_is_renewed_and_pods_are_bound_while_a_huge_question_is_thought_about(
+def test_the_lease_is_renewed_and_pods_are_bound_while_a_large_query_is_computed(
     start_cluster: Callable[..., LocalCluster], tmp_path: Path
 ) -> None:
     cluster = start_cluster(run_nodes=False, run_controllers=False, run_scheduler=False)

@@ -126,7 +126,7 @@ sys.exit(detached(start, here / "log", 60.0, "Stop it."))
 """
 
 
-def test_a_start_in_the_background_counts_its_nodes_before_the_eyes_of_who_waits(tmp_path: Path) -> None:
+def test_a_start_in_the_background_shows_how_many_nodes_exist(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-c", BACKGROUND, str(tmp_path)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)

@@ -69,7 +69,7 @@ def test_timeouts_count_virtual_seconds() -> None:
     assert run(main) == pytest.approx(30)
 
 
-def test_waiting_for_what_never_comes_says_who_waits() -> None:
+def test_a_wait_that_cannot_end_names_the_waiting_task() -> None:
     async def main(loop: VirtualLoop) -> None:
         asyncio.create_task(asyncio.Event().wait(), name="the informer")  # noqa: RUF006 - it is meant to wait for ever
         await asyncio.Event().wait()

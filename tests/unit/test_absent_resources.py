@@ -55,7 +55,7 @@ def ask(server: Documents, *resources: Resource) -> list[bool]:
     return asyncio.run(go())
 
 
-def test_all_who_wait_share_one_request():
+def test_all_waiting_callers_share_one_request():
     server = Documents(document(KITES))
     assert ask(server, KITES, BOATS, BOATS) == [True, False, False]
     assert server.etags == [""]

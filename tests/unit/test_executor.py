@@ -321,7 +321,7 @@ def test_repeated_events_become_one(run, namespace):
     run(go)
 
 
-def test_who_may_have_lost_the_lease_without_knowing_neither_binds_nor_evicts(run, namespace):
+def test_a_scheduler_that_may_have_lost_the_lease_neither_binds_nor_evicts(run, namespace):
     """A process that was stopped for longer than its lease lasts goes on where it was: it looks before each write."""
 
     async def act(client: HttpClient) -> None:

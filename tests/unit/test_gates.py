@@ -21,7 +21,7 @@ def test_gates_are_set_by_text() -> None:
     assert gates == Gates({"PodGroupPreemptionPolicy": True, "GangScheduling": False})
 
 
-def test_a_gate_that_means_nothing_without_another_does_not_keep_that_from_being_off() -> None:
+def test_a_gate_that_depends_on_another_does_not_prevent_that_from_being_off() -> None:
     assert Gates.parse("CompositePodGroup=false")("MutableMinGroupCount")
 
 

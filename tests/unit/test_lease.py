@@ -47,7 +47,7 @@ def test_one_leads_and_the_next_follows_at_once(run, namespace):
     run(elect)
 
 
-def test_who_loses_the_lease_stops_working(run, namespace):
+def test_a_leader_that_loses_the_lease_stops_working(run, namespace):
     async def elect(client: HttpClient) -> None:
         stopped = asyncio.Event()
 

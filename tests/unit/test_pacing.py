@@ -44,7 +44,7 @@ def test_calls_beyond_the_burst_wait_and_stay_in_order() -> None:
     run(main)
 
 
-def test_a_busy_server_is_left_alone_for_as_long_as_it_asks_and_refused_calls_go_first() -> None:
+def test_calls_wait_for_retry_after_and_refused_calls_are_repeated_first() -> None:
     """As kube-apiserver's flow control answers: 429, a header, and plain text."""
 
     async def main() -> None:

@@ -88,7 +88,7 @@ def test_a_waiting_key_waits_once_and_the_earlier_time_wins() -> None:
         BaseExceptionGroup("x", [SystemExit()]),
     ],
 )
-def test_whatever_a_reconcile_raises_is_tried_again_holds_up_no_other_and_ends_nothing(
+def test_any_error_of_a_reconcile_is_retried_and_neither_delays_others_nor_ends_the_controller(
     problem: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "FIRST_DELAY", 0.001)

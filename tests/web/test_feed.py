@@ -168,7 +168,7 @@ def test_pages_go_on_with_a_scheduler_that_was_made_again(tmp_path: Path) -> Non
         cluster.stop()
 
 
-def test_who_waits_is_listed_in_the_order_in_which_it_will_be_tried() -> None:
+def test_waiting_units_are_listed_in_the_order_in_which_they_will_be_tried() -> None:
     engine = Engine()
     for number, priority in enumerate((0, 5, 5, 9)):
         built = pod(f"p{number}").ns("default").created(100 - number).uid(str(number))

@@ -82,7 +82,7 @@ def test_a_token_the_api_server_knows_lets_in(health: AtHealth) -> None:
     assert code == 200 and answer["outlook"]["fits"], answer
 
 
-def test_who_may_only_look_cannot_ask(health: AtHealth, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_who_may_only_look_cannot_ask(health: AtHealth, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Guarded.check
 
     async def check(self: Guarded, token: str, path: str, verb: str) -> None:
@@ -98,9 +98,7 @@ def test_who_may_only_look_cannot_ask(health: AtHealth, monkeypatch: pytest.Monk
     assert code == 403 and "verb post" in announced["message"]
 
 
-def test_who_is_no_longer_let_in_is_out_and_who_logs_out_is_out_at_once(
-    health: AtHealth, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_lost_right_and_a_logout_end_a_login_at_once(health: AtHealth, monkeypatch: pytest.MonkeyPatch) -> None:
     browser, other = health.browser(health.cluster.token), health.browser(health.cluster.token)
     assert other.ask("DELETE", "/dashboard/api/session")[0] == 200
     code, announced = other.ask("GET", "/dashboard/api/snapshot")
@@ -149,7 +147,7 @@ def test_a_token_is_kept_locked_and_a_silent_api_server_ends_nothing() -> None:
     asyncio.run(story())
 
 
-def test_one_that_stands_by_names_the_one_that_leads_and_goes_on_when_it_does(health: AtHealth) -> None:
+def test_a_standby_names_the_leader_and_continues_when_it_leads(health: AtHealth) -> None:
     first = AtHealth(health.cluster, elect=True)
     stopped = False
     try:

@@ -37,7 +37,7 @@ def test_the_cookie_is_out_of_reach_of_scripts_and_of_other_sites(watched: Watch
     assert browser.cookie.startswith(f"phalanx-{port}=")  # two clusters on one machine do not log each other out
 
 
-def test_who_logs_out_is_out_with_every_copy_of_the_cookie(watched: Watched) -> None:
+def test_a_logout_ends_every_copy_of_the_cookie(watched: Watched) -> None:
     browser = watched.browser()
     kept = browser.cookie
     assert browser.ask("DELETE", "/api/session", Origin="http://evil.example")[0] == 403  # no other page logs you out

@@ -7,7 +7,7 @@ import msgspec
 
 from phalanx.base.clock import SystemClock
 from phalanx.cli.options import asked_cluster
-from phalanx.cli.output import CommandResult, output_option, say
+from phalanx.cli.output import CommandResult, output_option, print_answers
 from phalanx.cli.scheduler_client import Colours, connection_of, run
 from phalanx.kube.client import HttpClient
 from phalanx.serve.cluster_check import FAILS, UNKNOWN, WORKS, Check, ClusterCheck
@@ -32,7 +32,7 @@ def check_cluster(kubeconfig: str, context: str, namespace: str, output: str) ->
       phalanx check-cluster --context production -o json
       kubectl phalanx check-cluster
     """
-    return run(say(lambda: _check(kubeconfig, context, namespace), output, watch=False))
+    return run(print_answers(lambda: _check(kubeconfig, context, namespace), output, watch=False))
 
 
 async def _check(kubeconfig: str, context: str, namespace: str) -> list[CommandResult]:

@@ -1,6 +1,6 @@
-"""`phalanx completion`: commands, options, kinds and names of objects at the tab key.
+"""`phalanx completion`: complete commands, options, kinds and names of objects in a shell.
 
-A tab key must never hang or speak: what does not answer at once completes to nothing.
+Completion must neither hang nor print: a server that does not answer at once gives no suggestions.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def completion(shell: str) -> int:
 
 
 class _Bash(BashComplete):
-    """After `podgroup/` comes a name, not a space."""
+    """Add no space after `podgroup/`: a name follows."""
 
     source_template = BashComplete.source_template.replace(
         "COMPREPLY+=($value)", "COMPREPLY+=($value)\n            [[ $value == */ ]] && compopt -o nospace"
@@ -48,7 +48,7 @@ class _Bash(BashComplete):
 
 
 class _Zsh(ZshComplete):
-    """The same for zsh: what ends with a slash is offered without the space that follows a whole word."""
+    """Add no space after a suggestion that ends with a slash."""
 
     source_template = ZshComplete.source_template.replace(
         'if [[ "$descr" == "_" ]]; then',

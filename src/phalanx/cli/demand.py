@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 import msgspec
 
-from phalanx.cli.output import CommandResult, say, table, watch_option
+from phalanx.cli.output import CommandResult, print_answers, table, watch_option
 from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options, run
 from phalanx.engine.explain.values import GroupDemand, NodeDemand
 from phalanx.engine.placement.outcome import amount_word, plural
@@ -32,7 +32,7 @@ def demand(watch: bool, namespace: str, kubeconfig: str, context: str, scheduler
       phalanx demand --watch
     """
     where = Where(namespace, kubeconfig, context, scheduler)
-    return run(say(lambda: _demand(where, wide=output == "wide"), output, watch))
+    return run(print_answers(lambda: _demand(where, wide=output == "wide"), output, watch))
 
 
 async def _demand(where: Where, *, wide: bool) -> list[CommandResult]:

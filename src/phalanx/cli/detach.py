@@ -24,9 +24,9 @@ _COUNT = struct.Struct("qq")  # done, total: less than a pipe writes in one piec
 
 
 def detached(start: Callable[[Notify], int], log: Path, patience: float, hint: str) -> int:
-    """Run `start` in a process of its own; the exit code of the start. Call before any thread or event loop exists.
+    """Run `start` in a background process, and return its exit code. Call before any thread or event loop exists.
 
-    `start` is given a function to tell (done, total), which is shown here while the start is waited for.
+    `start` gets a function that reports (done, total), which this process shows while it waits.
     """
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     log.unlink(missing_ok=True)  # the ready line of an earlier process is not ours

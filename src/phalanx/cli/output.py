@@ -33,7 +33,7 @@ watch_option = click.option("-w", "--watch", is_flag=True, help="Print again whe
 
 @dataclass(frozen=True, slots=True)
 class CommandResult:
-    """What a command found: for programs, for people, and what it says about it."""
+    """The result of a command: data for programs, text and notes for users, and an exit code."""
 
     code: int
     data: Any = None  # plain values
@@ -64,12 +64,12 @@ def encoded(data: Any, output: str) -> str:
 
 
 def notify(data: Any, text: str, output: str) -> None:
-    """Print one answer: plain values for programs, a line for people."""
+    """Print one answer: plain values for programs, a line for users."""
     click.echo(encoded(data, output) if for_programs(output) else text)
 
 
 def shown(answers: list[CommandResult], output: str) -> str:
-    """Format one answer as it is; several one below the other, or as a List for programs."""
+    """Format the answers one below the other; for programs as data, several as a List."""
     found = [answer for answer in answers if answer.data is not None]
     if for_programs(output):
         if not found:
@@ -79,8 +79,8 @@ def shown(answers: list[CommandResult], output: str) -> str:
     return "\n\n".join(answer.text for answer in found)
 
 
-async def say(ask: Callable[[], Awaitable[list[CommandResult]]], output: str, watch: bool) -> int:
-    """Print what `ask` finds; the worst answer is the exit code. With `watch` again and again, when it changed."""
+async def print_answers(ask: Callable[[], Awaitable[list[CommandResult]]], output: str, watch: bool) -> int:
+    """Print what `ask` returns, with `watch` after every change; return the highest exit code of the answers."""
     from phalanx.cli.scheduler_client import SchedulerUnavailable
 
     before: tuple[Any, list[str]] | None = None
@@ -88,10 +88,9 @@ async def say(ask: Callable[[], Awaitable[list[CommandResult]]], output: str, wa
         try:
             answers = await ask()
             text = shown(answers, output)
-            people = [answer for answer in answers if answer.data is None or not for_programs(output)]
-            notes = list(
-                dict.fromkeys(note for answer in people for note in answer.notes)
-            )  # programs find them in the data
+            # programs find the notes in the data
+            for_users = [answer for answer in answers if answer.data is None or not for_programs(output)]
+            notes = list(dict.fromkeys(note for answer in for_users for note in answer.notes))
         except (ApiProblem, SchedulerUnavailable) as problem:
             if not watch or before is None:
                 raise
@@ -113,7 +112,7 @@ async def say(ask: Callable[[], Awaitable[list[CommandResult]]], output: str, wa
 
 
 def suggest(command: str) -> None:
-    """Print the next command to type, if a person reads the output at a terminal."""
+    """Print the next command to type, if the output is read at a terminal."""
     if command and sys.stdout.isatty() and sys.stderr.isatty():
         click.echo(f"next: {command}", err=True)
 

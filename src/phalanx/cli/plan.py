@@ -9,7 +9,7 @@ import msgspec
 
 from phalanx.cli.completion import complete_target
 from phalanx.cli.messages import plural
-from phalanx.cli.output import CommandResult, say, watch_option
+from phalanx.cli.output import CommandResult, print_answers, watch_option
 from phalanx.cli.owners import each_root
 from phalanx.cli.scheduler_client import SchedulerClient, Where, asking_options, joined, run
 from phalanx.engine.explain.values import PlanAnswer, Price
@@ -56,7 +56,7 @@ def plan(
             raise click.UsageError(f"--repair is about a podgroup or compositepodgroup, not a {kind.lower()}")
         return await (_repair if repairing else _plan)(kind, name, where)
 
-    return run(say(lambda: each_root(ask_one, asked, where), output, watch))
+    return run(print_answers(lambda: each_root(ask_one, asked, where), output, watch))
 
 
 async def _plan(kind: str, name: str, where: Where) -> CommandResult:

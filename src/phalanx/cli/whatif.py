@@ -12,7 +12,7 @@ from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem
 from phalanx.cli.documents import Unreadable, read_documents
 from phalanx.cli.messages import plural
-from phalanx.cli.output import CommandError, CommandResult, say
+from phalanx.cli.output import CommandError, CommandResult, print_answers
 from phalanx.cli.plan import cost_lines, nodes_in_words, place_lines, some_of
 from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, asking_options, require_namespace, run
 from phalanx.engine.explain.values import GroupPlace, WhatIfAnswer, WhatIfUnit
@@ -77,7 +77,7 @@ def whatif(
     if drained or domain:
         if files:
             raise click.UsageError("-f FILE and --drain are two questions: ask one at a time")
-        return run(say(lambda: _drain(drained, domain, where), output, watch=False))
+        return run(print_answers(lambda: _drain(drained, domain, where), output, watch=False))
     if not files:
         raise click.UsageError("Missing option '-f' / '--filename', or --drain NODE.")
     if bool(add_nodes) != bool(like):
@@ -96,7 +96,7 @@ def whatif(
         then = f"kubectl apply {given}" if outlook.fits else _remedy(outlook, f"phalanx whatif {given}")
         return [replace(answer, next=then)]
 
-    return run(say(ask, output, watch=False))
+    return run(print_answers(ask, output, watch=False))
 
 
 async def _drain(nodes: tuple[str, ...], domain: str, where: Where) -> list[CommandResult]:

@@ -11,7 +11,7 @@ import msgspec
 from phalanx.base.errors import NotFound
 from phalanx.cli.completion import complete_target
 from phalanx.cli.messages import age, plural
-from phalanx.cli.output import CommandError, CommandResult, say, watch_option
+from phalanx.cli.output import CommandError, CommandResult, print_answers, watch_option
 from phalanx.cli.owners import claims_not_created, each_root, not_started, not_waiting
 from phalanx.cli.scheduler_client import (
     Colours,
@@ -69,7 +69,7 @@ def why(
     async def ask_one(kind: str, name: str) -> CommandResult:
         return await _why(kind, name, where, wide, story)
 
-    return run(say(lambda: each_root(ask_one, asked, where), output, watch))
+    return run(print_answers(lambda: each_root(ask_one, asked, where), output, watch))
 
 
 async def _why(kind: str, name: str, where: Where, wide: bool, story: bool) -> CommandResult:

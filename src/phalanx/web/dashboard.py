@@ -97,7 +97,7 @@ class Dashboard:
                 raise ConfigProblem("--dashboard", text) from None
             await web.TCPSite(self._runner, host, 0).start()
         port = self._runner.addresses[0][1]
-        self._listen, self._chosen = Listen(host, port), True  # a later life answers where pages look for it
+        self._listen, self._chosen = Listen(host, port), True  # a restart keeps the address, which open pages know
         self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}/"
         self._loop = Loop("dashboard", self._feed.run)
         await self._loop.start()

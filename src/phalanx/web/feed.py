@@ -21,12 +21,12 @@ from phalanx.web.history import EVERY, UsageHistory
 
 log = logging.getLogger(__name__)
 
-INTERVAL = 0.2  # seconds between two changes at most as often
-SHARE = 20  # of the loop's time: one part in so many
+INTERVAL = 0.2  # least seconds between two changes
+SHARE = 20  # the feed uses at most 1/20 of the time of the event loop
 SLICE = 400  # nodes read between two turns of the event loop
 KEPT_CHANGES = 600
 KEPT_BYTES = 8 << 20
-KEEPALIVE_SECONDS = 15.0  # seconds: a comment, so that dead connections are noticed
+KEEPALIVE_SECONDS = 15.0  # between comments in a stream, which show whether its connection is alive
 
 
 class Feed:
@@ -39,14 +39,14 @@ class Feed:
         *,
         name: str = "",
     ) -> None:
-        """`leader`: None while this process leads, else the one that does. One that stands by has read nothing.
+        """`leader`: returns the name of the leader, None while this process leads. A standby has read no state.
 
-        name: of the cluster, for the header of the page
+        `name`: of the cluster, for the header of the page.
         """
         self._name = name
         self._leader, self._standby = leader, leader()
         self._reader, self._history, self._clock = reader, history, clock
-        self.epoch = secrets.token_hex(4)  # of this process: numbers of another one mean nothing here
+        self.epoch = secrets.token_hex(4)  # of this process; numbers of changes count within it
         self.number = 0
         self._ring: deque[tuple[int, bytes]] = deque()
         self._bytes = 0
@@ -153,7 +153,7 @@ class Feed:
         if other:
             change["groups"] = other
         queue = reader.queue()
-        if {**queue, "oldest": 0} != {**self._queue, "oldest": 0}:  # waiting longer alone is no news
+        if {**queue, "oldest": 0} != {**self._queue, "oldest": 0}:  # a longer wait alone is no change
             change["queue"] = queue
         self._queue = queue
         if self._standby != self._leader():

@@ -1,7 +1,7 @@
 """Logins: links that work once, and the signed cookie they are exchanged for.
 
-A cookie says until when it is good and what its owner may do, signed with a private key; nothing is kept per
-session but who logged out (`web.logouts`), so a server that restarts with the same key lets open pages go on.
+A cookie holds the time at which it expires and the rights of its owner, signed with a secret key. The server keeps no
+sessions, only logouts (`web.logouts`), so open pages continue after a restart with the same key.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Login:
         """`logouts`: where logouts are kept; None: in memory, until this process ends."""
         self._key, self._now = key, now
         self.session_seconds = session_seconds
-        self._links: dict[str, float] = {}  # digest of the secret -> good until
+        self._links: dict[str, float] = {}  # digest of the secret -> valid until
         self._logouts = Logouts(now, logouts, session_seconds)
 
     @classmethod

@@ -1,6 +1,6 @@
 """Logouts: a cookie that was logged out is rejected, also after a restart.
 
-Names of logins are kept as hashes, in a file only its owner may read, until they would have run out anyway.
+Names of logins are kept as hashes until they expire, in a file that only its owner may read.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Logouts:
     def __init__(self, now: Callable[[], float], path: Path | None = None, session_seconds: float = 0.0) -> None:
         """`session_seconds`: how long a login lasts at most."""
         self._now, self._path = now, path
-        self._ended: dict[str, float] = {}  # digest of a login's name -> until when it would have been good
+        self._ended: dict[str, float] = {}  # digest of a login's name -> when it expires
         self._first = 0  # logins that end before this predate the lost list of logouts
         try:
             self._ended = msgspec.json.decode(path.read_bytes(), type=dict[str, float]) if path else {}

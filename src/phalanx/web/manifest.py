@@ -22,9 +22,11 @@ from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.queries.queue_view import text_of
 
 MOST_DOCUMENTS = 40
-_BETWEEN = re.compile(r"^---(?=\s|$)|^\.\.\.\s*$", re.MULTILINE)  # at the start of a line it is nothing else
+_BETWEEN = re.compile(
+    r"^---(?=\s|$)|^\.\.\.\s*$", re.MULTILINE
+)  # a separator of documents, only at the start of a line
 _VERSIONS = {"PodGroup": "scheduling.k8s.io/v1beta1", "CompositePodGroup": "scheduling.k8s.io/v1alpha3"}
-# Numbers people try: name of the field and what it means.
+# Numbers that users vary: name of the field and what it means.
 _COUNTS = {
     "parallelism": "pods at a time",
     "replicas": "replicas",

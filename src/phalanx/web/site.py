@@ -39,7 +39,7 @@ class Site:
     def __init__(
         self, feed: Feed, questions: Questions, login: Login, *, prefix: str = "", tokens: LoginTokens | None = None
     ) -> None:
-        """`tokens`: people may log in with a token of the API server."""
+        """`tokens`: users may log in with a token of the API server."""
         self._feed, self._questions, self._login = feed, questions, login
         self._prefix, self._tokens = prefix, tokens
         asked = questions

@@ -201,7 +201,7 @@ class Happenings(Life):
         await self.cluster.delete(self.kind, self.name, propagation=how)
 
     async def leave(self) -> None:
-        """The workload is gone; its user takes along what he made beside it."""
+        """The workload is gone; its user also deletes what belongs to it."""
         await self.relieve()
         for kind, name in self._made_by_hand():
             await self.cluster.delete(kind, name)

@@ -16,10 +16,10 @@ import numpy.typing as npt
 from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand
 
 Ints = npt.NDArray[np.integer]
-FAILURES_BEFORE_JUMP = 4  # windows that fail before the whole window is searched for how far to jump
-MANY_NODES_TO_CHANGE = 64  # a change of more than one in so many nodes is made by adding whole rows
-MANY_NODES_TO_READ = 64  # the least of more nodes than these is taken of whole rows
-PIECES_PER_SPAN, PIECES_PER_WAIT = 32, 128  # a coarse end is off by less than one part in so many of span or wait
+FAILURES_BEFORE_JUMP = 4  # failed windows after which the next possible start is searched in the whole window
+MANY_NODES_TO_CHANGE = 64  # a change of more than 1/64 of the nodes adds whole rows
+MANY_NODES_TO_READ = 64  # the minimum over more nodes than these is taken of whole rows
+PIECES_PER_SPAN, PIECES_PER_WAIT = 32, 128  # a coarse end is late by at most 1/32 of the span or 1/128 of the wait
 FIRST_PIECES = 64  # room for pieces that a new profile allocates
 
 
@@ -62,7 +62,7 @@ class CapacityProfile:
         self.topology, self.coarse = topology, coarse
         self.exact_below = 0  # pieces up to which a coarse profile rounds nothing
         self.per_wait = PIECES_PER_WAIT
-        self.rising = True  # no node ever has less room later: nothing is taken from a later time on
+        self.rising = True  # free amounts only rise: nothing is reserved from a later time on
         self._allocate(FIRST_PIECES, free.shape, free.dtype)
         self._view(FIRST_PIECES // 2, FIRST_PIECES // 2 + 1)
         self.times[0] = now
@@ -84,7 +84,7 @@ class CapacityProfile:
         self._all_sums = np.empty((pieces, shape[0]), dtype=np.int64)
 
     def _view(self, low: int, high: int) -> None:
-        """Use the pieces from `low` to `high` of what is allocated."""
+        """Point at the pieces from `low` to `high` of the allocated arrays."""
         self._low, self._high, self.n = low, high, high - low
         self.times = self._all_times[low:high]  # (piece,) when each begins
         self.rows: Ints = self._all_rows[low:high]  # (piece, resource, node) what is free
@@ -108,7 +108,7 @@ class CapacityProfile:
         return float(self.times[0])
 
     def until(self, start: float, span: float) -> float:
-        """Return until when room is taken for a span from `start`; the later, the coarser in a coarse profile."""
+        """Return the end of a span that begins at `start`. A coarse profile rounds it up, more so for a later start."""
         if not self.coarse or span == FOREVER or self.n < self.exact_below:
             return start + span
         return self.rounded_up(start + span, max(span / PIECES_PER_SPAN, (start - self.times[0]) / self.per_wait))

@@ -19,11 +19,11 @@ from phalanx.engine.reservations.units import Decisions, PlanSettings, Start, St
 
 MOST_PIECES = 160  # of the profile with reservations; beyond it ends of reservations are rounded up
 MOST_ENDS = 96  # pieces of the profile of what runs; beyond it ends are rounded up
-PIECES_PER_WAIT = 32  # how coarse these ends are
+PIECES_PER_WAIT = 32  # these ends are late by at most 1/32 of the wait
 INSERTS = 64  # new units that one call of `decide` plans
 
 Floats = npt.NDArray[np.float64]
-Change = tuple[float, Floats]  # when, and how much of every resource is free more from then on
+Change = tuple[float, Floats]  # (time, additional free amount of every resource from then on)
 
 
 class LiveStartPlanner(StartPlanner):

@@ -28,10 +28,10 @@ from phalanx.engine.reservations.units import (
 )
 from phalanx.engine.reservations.units_by_demand import Kind, UnitsByDemand, kind_of
 
-LEAST_EXTENSION_SECONDS = 60.0  # how much longer a unit over its expected duration is expected to run, at least
+LEAST_EXTENSION_SECONDS = 60.0  # a unit over its expected duration is expected to run at least so much longer
 EXTENSION = 0.25  # of what it has run so far
-CELLS_PER_SEARCH = 20_000  # of the profile (pieces times nodes) that a search counts as one unit of work
-LARGE = 4.0  # a unit of this part of the largest one is promised exactly its planned start
+CELLS_PER_SEARCH = 20_000  # pieces times nodes of a profile that count as one search
+LARGE = 4.0  # a unit of at least 1/4 of the largest size is promised exactly its planned start
 LEAST_TRIED = 10  # units that are tried at least, without a new plan
 
 
@@ -194,7 +194,7 @@ class StartPlanner:
         return entry is not None and entry.promise == at > self.now
 
     def _place(self, entry: WaitingUnit, place: Place | None) -> None:
-        """Write down the reservation of a unit; None: it has no place at any time."""
+        """Record the reservation of a unit; None: it has no place at any time."""
         if place is None:
             if entry.promise is not None:
                 self._unplaced.append(entry)
@@ -365,7 +365,7 @@ class StartPlanner:
                 entry.why_moved = Reason.HIGHER_PRIORITY
 
     def _improve(self, out: Decisions) -> None:
-        """Build a better plan if the work is paid for; otherwise start only what fits next to the present one."""
+        """Build a better plan if the work budget allows it; otherwise start only what fits next to the present one."""
         settings = self.settings
         cost = 1 + self.base.n * self.free.shape[1] // CELLS_PER_SEARCH
         if self._credit < cost * min(len(self.waiting), settings.depth):

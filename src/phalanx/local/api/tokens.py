@@ -1,7 +1,7 @@
 """Find the user of a token: the administrator, a user of the file of users, or a service account.
 
-Tokens of service accounts are signed by this server, good until they expire and only while their account exists, and
-the pod or secret that they are bound to. They say who is asking; what he may do is said elsewhere (`rights`).
+Tokens of service accounts are signed by this server. They are valid until they expire, while their account exists, and
+the pod or secret that they are bound to. They identify the user; what the user may do is decided by `rights`.
 """
 
 from __future__ import annotations
