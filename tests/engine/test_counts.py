@@ -70,6 +70,20 @@ def test_beyond_desired_members_leave_room_that_a_waiting_gang_could_use() -> No
     assert len([name for name in cluster.bound if name.startswith("g-")]) == 4
 
 
+def test_beyond_desired_members_leave_room_to_a_pod_that_waits_for_a_terminating_one() -> None:
+    cluster = Cluster(grace=True).see(node("n").cpu("4"), counts(min=1, desired=1, max=8), pod_group("g").gang(1))
+    cluster.see(*members(1), pod("old").cpu("2").node("n"))
+    cluster.step()
+    cluster.see(pod("whole").cpu("3"))
+    cluster.step()
+    cluster.update("old", ending=True).see(*members(2)[1:])
+    cluster.step(30)
+    assert "g-01" not in cluster.bound
+    cluster.gone("Pod", "old")
+    cluster.step(30)
+    assert cluster.bound["whole"] == "n"
+
+
 def test_the_gate_lets_counts_limit_basic_groups() -> None:
     for on, placed in ((False, 4), (True, 2)):
         cluster = Cluster(gates={"WorkloadBasicPolicyDesiredCount": on})

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections import defaultdict, deque
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from phalanx.base.errors import ConfigProblem
@@ -47,6 +47,7 @@ from phalanx.engine.scheduling.queue.queue import Queue, by_priority
 from phalanx.engine.scheduling.queue.units import QueueTimes, SchedulingUnit, UnitState
 from phalanx.engine.scheduling.queue.waiting import Waiting
 from phalanx.engine.state.capacity_index import CapacityIndex
+from phalanx.engine.state.records import PodRecord
 from phalanx.model.gates import Gates
 from phalanx.model.groups import GroupKey
 
@@ -161,13 +162,31 @@ class Scheduler:
     def _contested(self, group: GroupKey, priority: int) -> bool:
         """Return True if a waiting unit outside the group's tree, of that priority or higher, could use free room."""
         own = self.cluster.forest.root_of(group)
+        waiting: list[PodRecord] = []
         for unit in self.queue.units.values():
             if unit.priority < priority or unit.group in (own, group) or unit.state is UnitState.HELD:
                 continue
             for record in unit.records.values():
-                if record.scheduler_name in self.profiles and self.cluster.evaluation(record).feasible.any():
+                if record.scheduler_name not in self.profiles:
+                    continue
+                if self.cluster.evaluation(record).feasible.any():
                     return True
-        return False
+                waiting.append(record)
+        return bool(waiting) and self._room_comes(waiting)
+
+    def _room_comes(self, waiting: Sequence[PodRecord]) -> bool:
+        """Return True if terminating pods leave enough resources on a node for one of these pods."""
+        alloc, used = self.columns.alloc_cell, self.columns.used_cell
+        leaving: dict[int, defaultdict[int, float]] = {}
+        for record in self.cluster.records.values():
+            for rid, amount in record.shape.requests if record.terminating and record.row >= 0 else ():
+                leaving.setdefault(record.row, defaultdict(float))[rid] += amount
+        requests = {record.shape.requests for record in waiting} if leaving else ()
+        return any(
+            all(alloc[rid][row] - used[rid][row] + freed[rid] >= amount for rid, amount in asked)
+            for row, freed in leaving.items()
+            for asked in requests
+        )
 
     def _make_profiles(self, more: Mapping[str, Factory], watch: Watch | None) -> None:
         ours = builtin(self.indexes)
