@@ -124,6 +124,18 @@ def test_what_is_reserved_for_a_replacement_that_never_comes_is_free_again(reaso
     assert "other" in cluster.bound
 
 
+def test_what_a_smaller_replacement_leaves_of_the_reserved_room_is_used_at_once() -> None:
+    cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
+    for number in range(2):
+        lose(cluster, f"g-{number}")
+    cluster.see(pod("other").cpu("1"))
+    cluster.step(1)
+    assert "other" not in cluster.bound
+    cluster.see(*(member(f"g-{number}", cpu="500m") for number in (8, 9)))
+    cluster.step(1)
+    assert "other" in cluster.bound
+
+
 def test_a_group_that_is_incomplete_for_too_long_is_timed_out_and_still_starts() -> None:
     cluster = Cluster().see(node("n").cpu("8"), policy(timeouts={"membersSeconds": 60}), pod_group("g").gang(2))
     cluster.see(member("a"))

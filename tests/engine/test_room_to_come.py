@@ -31,6 +31,14 @@ def test_an_ordinary_pod_does_not_take_it_and_has_what_is_left() -> None:
     assert "big" not in run.placed
 
 
+def test_what_smaller_workers_than_expected_leave_is_used_at_once() -> None:
+    run = begun().see(pod("big").cpu("3"))
+    run.step(60)
+    assert "big" not in run.placed
+    run.see(*workers("a", 2, "1")).step(1)
+    assert {"a-1", "a-2", "big"} <= run.placed.keys()
+
+
 def test_an_ordinary_gang_does_not_take_it() -> None:
     run = begun()
     run.see(pod_group("g").gang(2), *(pod(f"g{i}").group("g").cpu("2") for i in range(2))).step(60)
@@ -154,6 +162,17 @@ def test_what_is_kept_is_moved_where_that_lets_another_replica_in() -> None:
     run.see(pod("big").cpu("2")).step()
     run.see(*workers("a", 1, "2"), *workers("b", 1, "3", d="x")).step()
     assert {"a-1", "b-1"} <= run.placed.keys()
+
+
+def test_what_moved_room_leaves_is_used_at_once() -> None:
+    run = Cluster().see(node("n0").cpu("5").label("d", "x"))
+    run.see(replica("a", 1, "3"), leader("a", "1")).step()
+    run.see(pod("waits").cpu("2").select("d", "x")).step()
+    assert run.placed == {"a-0": "n0"}
+    run.see(node("n1").cpu("4"))
+    run.step(60)
+    run.see(replica("b", 1, "1", selector={"d": "x"}), leader("b", "1").select("d", "x")).step(1)
+    assert {"b-0", "waits"} <= run.placed.keys()
 
 
 @pytest.mark.parametrize("seed", [*range(50), 1020, 1111, 1204, 1267, 1309, 1367, 1382])

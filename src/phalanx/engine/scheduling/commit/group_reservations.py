@@ -97,16 +97,15 @@ class GroupReservations:
                 if inherit and not records[name].nominated:
                     kept.claimed_by[name] = None
                 if name in kept.claimed_by and records[name].state is PodState.PENDING:
-                    self._pod_lifecycle.nominate(
-                        records[name], node, write=False, wake=False
-                    )  # moved, so that every pod has a place
+                    moves = records[name].nominated != node  # so that every pod has a place
+                    self._pod_lifecycle.nominate(records[name], node, write=False, wake=moves)
                 continue
             reservation = before.pop(name, None)
             if reservation is None:
                 reservation = record
                 self._cluster.shapes.keep(record.shape)
             if reservation.nominated != node:
-                self._pod_lifecycle.nominate(reservation, node, write=False, wake=False)
+                self._pod_lifecycle.nominate(reservation, node, write=False)
             kept.reservations.append(reservation)
         for record in before.values():
             self._withdraw(record)
@@ -165,10 +164,11 @@ class GroupReservations:
             del self.kept[key]  # every expected pod exists
 
     def _give_reservation(self, kept: ReservedRoom, record: PodRecord) -> None:
-        """Give an arrived pod the last reservation: all expected pods are equal."""
+        """Give an arrived pod the last reservation: all expected pods are equal. If it is smaller, others may use what
+        it leaves."""
         reservation = kept.reservations.pop()
-        node = reservation.nominated
-        self._pod_lifecycle.nominate(reservation, "", write=False, wake=False)
+        node, wake = reservation.nominated, record.shape.requests != reservation.shape.requests
+        self._pod_lifecycle.nominate(reservation, "", write=False, wake=wake)
         self._cluster.shapes.drop(reservation.shape)
         kept.claimed_by[record.key] = None
         if node:

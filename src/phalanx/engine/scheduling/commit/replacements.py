@@ -178,7 +178,7 @@ class Replacements:
         asked = reserved.record.shape.requests
         for record in sorted(waiting.values(), key=lambda each: (each.shape.requests != asked, each.key)):
             if not record.nominated and record.state is PodState.PENDING:
-                self._withdraw(reserved, wake=False)
+                self._withdraw(reserved, wake=record.shape.requests != asked)  # others may use what it leaves
                 self._pods.nominate(record, reserved.node, write=False, wake=False)
                 self._pods.reserved[record.key] = None
                 reserved.claimed_by = (record.key, record.uid)
