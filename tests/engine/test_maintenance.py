@@ -7,6 +7,7 @@ import pytest
 
 from phalanx.base.clock import rfc3339
 from phalanx.engine import decisions as d
+from phalanx.engine.explain import why
 from phalanx.model.objects.pod import PodCondition
 from phalanx.testing.builders import composite, node, pod, pod_group, workload, workload_policy
 from phalanx.testing.cluster import Cluster
@@ -107,6 +108,8 @@ def test_replace_reserves_the_room_of_a_lost_member_until_its_replacement_comes(
     cluster.see(pod("other").cpu("1").created(START + 1))
     cluster.step(5)
     assert "other" not in cluster.bound, "the room is reserved"
+    hints = why(cluster.engine, "PodGroup", "default", "g").items[0].hints
+    assert hints == ["room on n0 is kept for 1 pod to come of group g"]
     cluster.see(member("again", created=START + 9))
     cluster.step(1)
     assert cluster.bound["again"] == "n0"

@@ -308,6 +308,7 @@ class _Query:
                 *hints.for_group(groups.forest, key, self._scheduler.pods.records.values()),
                 *hints.unconfirmed_ends(groups.forest, key, self._scheduler.columns),
                 *(hints.of_others(self._scheduler, root.priority, root.records) if root is not None and waits else ()),
+                *(hints.of_incomplete(self._scheduler.nominations, groups.forest, key) if root is None else ()),
                 *(for_devices(self._scheduler.indexes.devices, root.records.values()) if root and waits else ()),
             ],
         )

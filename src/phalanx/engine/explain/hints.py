@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from phalanx.base.clock import rfc3339
@@ -98,15 +98,27 @@ def of_others(scheduler: Scheduler, priority: int, own: Iterable[str]) -> list[s
     ]
 
 
-def kept(nominations: Nominations, priority: int, own: Iterable[str]) -> list[str]:
-    """Name, for waiting pods of that priority, nodes that look free but are reserved for nominated pods."""
+def of_incomplete(nominations: Nominations, forest: GroupForest, key: GroupKey) -> list[str]:
+    """Say what room is reserved for pods to come of a group that waits for them."""
+    return kept(nominations, 0, (), {leaf.key.name for leaf in forest.leaves(key)})
+
+
+def kept(
+    nominations: Nominations, priority: int, own: Iterable[str], groups: Container[str] | None = None
+) -> list[str]:
+    """Name, for waiting pods of that priority, nodes that look free but are reserved for nominated pods.
+
+    `groups`: whatever the priority, only what is reserved for pods to come of these.
+    """
     mine = set(own)
     nodes: dict[str, dict[str, None]] = {}  # reserved for -> nodes
     counts: dict[str, int] = {}
     for node, record in nominations.all():
-        if waiting_pod(record) in mine or record.priority < priority or record.row >= 0:
+        if waiting_pod(record) in mine or record.row >= 0 or (groups is None and record.priority < priority):
             continue
         holder = holder_of(record)
+        if groups is not None and (holder.reason is not Reason.EXPECTED or holder.name not in groups):
+            continue
         owner = "with a nominated node"
         if holder.reason is Reason.EXPECTED:
             owner = f"to come of group {holder.name}"
