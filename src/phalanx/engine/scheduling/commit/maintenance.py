@@ -16,6 +16,7 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase, wanted_pods
 from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, NOT_REPLACED, Loss, LossCause, node_is_lost
 from phalanx.engine.groups.restarts import NO_RESTARTS, Restarts, seconds_of
+from phalanx.engine.placement.outcome import plural
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.replacements import RESERVED_SECONDS, Replacements, Rollouts, recreation_seconds
 from phalanx.engine.scheduling.commit.reservation_limits import QuotaChecks
@@ -324,7 +325,7 @@ class Maintenance:
                 self._health.losses.add(leaf.key, loss)  # an eviction by the policy is no new loss
         for member in rest:
             self._evict(member, f"{why}; {count}", key)
-        self._event(group, GANG_TERMINATED, f"{why}: ended the other {len(rest)} pods; {count}")
+        self._event(group, GANG_TERMINATED, f"{why}: ended the other {plural(len(rest), 'pod')}; {count}")
 
     def _evict(self, member: Member, message: str, key: GroupKey, reason: str = GANG_TERMINATED) -> None:
         meta = member.pod.metadata
