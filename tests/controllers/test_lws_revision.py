@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from phalanx.controllers.workloads.leaderworkerset import controller
 from phalanx.controllers.workloads.leaderworkerset.revision import at_revision, revision_data, revision_hash
 from support.controller_world import World, play
 from support.lws_objects import P, done, lws
@@ -138,5 +139,36 @@ def test_a_set_made_again_takes_over_what_an_orphaning_deletion_left() -> None:
         assert owner["uid"] == cluster.look("LeaderWorkerSet", "l")["metadata"]["uid"]
         revisions = [o for o in cluster.all("ControllerRevision") if "leaderWorkerTemplate" in o["data"]["spec"]]
         assert len(revisions) == 1 and revisions[0]["metadata"]["ownerReferences"]
+
+    play(scenario)
+
+
+def test_pods_of_a_controller_that_stored_no_revision_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Upstream's older versions stored none: what runs under a revision nobody knows is taken for the present one."""
+
+    async def scenario(cluster: World) -> None:
+        await cluster.kill_controllers()
+        with monkeypatch.context() as older:
+            older.setattr(controller, "revision_hash", lambda data, collisions: "older")
+            await cluster.start_controllers()
+            await cluster.apply(lws("l", replicas=1, size=2))
+            before = await running(cluster, 2)
+            await done(cluster, "l")
+            await cluster.kill_controllers()
+        (stored,) = [o for o in cluster.all("ControllerRevision") if "leaderWorkerTemplate" in o["data"]["spec"]]
+        await cluster.delete("ControllerRevision", stored["metadata"]["name"])
+        await cluster.start_controllers()
+        name, label = stored["metadata"]["name"], f"{P}template-revision-hash"
+
+        def known(found: list[Json]) -> list[Json]:
+            mine = [o for o in found if "leaderWorkerTemplate" in o["data"]["spec"]]
+            return [o for o in mine if o["metadata"]["uid"] != stored["metadata"]["uid"]]
+
+        again = await cluster.eventually("ControllerRevision", known)
+        assert [o["metadata"]["labels"][label] for o in known(again)] == ["older"], name
+        await cluster.patch("LeaderWorkerSet", "l", {"spec": {"replicas": 2}})
+        await done(cluster, "l")
+        uids = {pod["metadata"]["uid"] for pod in before}
+        assert uids <= {pod["metadata"]["uid"] for pod in await running(cluster, 4)}, "no pod restarts"
 
     play(scenario)

@@ -47,8 +47,11 @@ class Revisions:
         found = [rev for rev in self.cache.by_index("controller", owner["metadata"]["uid"]) if not deleting(rev)]
         return sorted(found, key=lambda rev: (int(rev["revision"]), rev["metadata"]["name"]))
 
-    async def present(self, owner: Json, data: Json, labels: dict[str, str]) -> Json:
+    async def present(self, owner: Json, data: Json, labels: dict[str, str], used: str = "") -> Json:
         """Return the revision of `data`: found, renumbered if used again, or created.
+
+        used: label of the revision that runs. If there is none with it, it is taken for that of `data`: a controller
+        that stored no revisions wrote the label.
 
         None is created for a terminating owner: the garbage collector would delete it repeatedly. Revisions left by an
         earlier owner of the name (`--cascade=orphan`) are adopted: their pods are current.
@@ -61,6 +64,8 @@ class Revisions:
         )
         known = self.of(owner)
         highest = int(known[-1]["revision"]) if known else 0
+        if used and not any(self._label_of(rev) == used for rev in known):
+            return await self._make(owner, data, {**labels, self._label: used}, highest + 1)
         found = next((rev for rev in reversed(known) if self._is_of(rev, data)), None)
         if found is None:
             return await self._make(owner, data, labels, highest + 1)
@@ -68,6 +73,9 @@ class Revisions:
             return found
         version = found["metadata"]["resourceVersion"]
         return await self.cache.patch(found, {"metadata": {"resourceVersion": version}, "revision": highest + 1})
+
+    def _label_of(self, revision: Json) -> str:
+        return str((revision["metadata"].get("labels") or {}).get(self._label, ""))
 
     def _is_of(self, revision: Json, data: Json) -> bool:
         stored = revision.get("data")
@@ -85,7 +93,7 @@ class Revisions:
                 "metadata": {
                     "name": name,
                     "namespace": meta["namespace"],
-                    "labels": {**labels, self._label: digest},
+                    "labels": {self._label: digest, **labels},
                     "ownerReferences": [controller_reference(owner, self._owner)],
                 },
                 "data": _sorted(data),

@@ -192,17 +192,18 @@ class LeaderWorkerSetController(Controller):
     async def _look(self, lws: Json) -> ObservedReplicas:
         meta = lws["metadata"]
         earlier = {n.label(rev, n.REVISION) for rev in self._revisions.of(lws)}
-        present = await self._revisions.present(lws, revision_data(lws), {n.NAME: meta["name"]})
-        revision = n.label(present, n.REVISION)
-        if revision not in earlier:
-            self._progress.revision(lws, revision)
-        then = {n.label(rev, n.REVISION): at_revision(lws, rev) for rev in self._revisions.of(lws)}
-        then[revision] = lws
         found = await self._adopted(lws, self._sets.get(meta["namespace"], meta["name"]))
         if found is not None and not controlled_by(found, meta["uid"]):
             note = f"StatefulSet {meta['name']} has another owner; delete or rename it"
             self._events.warning(lws, self.name, "NameConflict", note)
             raise Conflict(note)
+        used = n.label(found, n.REVISION) if found is not None else ""
+        present = await self._revisions.present(lws, revision_data(lws), {n.NAME: meta["name"]}, used)
+        revision = n.label(present, n.REVISION)
+        if revision not in earlier:
+            self._progress.revision(lws, revision)
+        then = {n.label(rev, n.REVISION): at_revision(lws, rev) for rev in self._revisions.of(lws)}
+        then[revision] = lws
         leaders = {}
         for pod in self._all_pods(lws):
             if found is not None and is_leader(pod) and controlled_by(pod, found["metadata"]["uid"]):
