@@ -144,7 +144,7 @@ def test_a_set_made_again_takes_over_what_an_orphaning_deletion_left() -> None:
 
 
 def test_pods_of_a_controller_that_stored_no_revision_run_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Upstream's older versions stored none: what runs under a revision nobody knows is taken for the present one."""
+    """Upstream's older versions stored none: what runs under an unknown revision is treated as current."""
 
     async def scenario(cluster: World) -> None:
         await cluster.kill_controllers()

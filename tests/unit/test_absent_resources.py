@@ -129,6 +129,28 @@ def test_a_custom_resource_is_followed_soon_after_it_appears(run, monkeypatch):
     run(follow)
 
 
+def test_who_cannot_wait_has_an_absent_resource_asked_for_again(run, monkeypatch):
+    """A webhook that sees the pod of a kind whose definition is a moment old."""
+    monkeypatch.setattr(informer, "ABSENT_SECONDS", 3600.0)
+
+    async def follow(client: HttpClient) -> None:
+        seen: list[str] = []
+        follower = Informer(client, KITES, dict[str, Any], lambda change: seen.append(change.name), optional=True)
+        task = asyncio.create_task(follower.run())
+        await follower.synced.wait()
+        assert not any(await asyncio.gather(follower.look(), follower.look()))
+        await client.create(DEFINITIONS, definition(KITES))
+        kite = {"apiVersion": "toys.example.com/v1", "kind": "Kite", "metadata": {"name": "red"}}
+        await client.create(KITES, kite, "default")
+        assert not seen
+        assert all(await asyncio.gather(follower.look(), follower.look()))
+        assert seen == ["red"]
+        task.cancel()
+        await client.delete(DEFINITIONS, "kites.toys.example.com")
+
+    run(follow)
+
+
 def test_scheduling_kinds_as_custom_resources_are_found_by_a_watch():
     """The first state comes through a watch, and no list is needed to decide where the kinds are."""
     asked: list[tuple[str, str]] = []

@@ -18,6 +18,7 @@ import logging
 import random
 import sys
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -163,6 +164,8 @@ class Informer(Generic[T]):
         self._since_yield = 0
         self._awaited: tuple[int, asyncio.Event] | None = None  # revision that `wait_for` waits for
         self._time: Callable[[], float] | None = None  # of the loop it runs on
+        self._look: asyncio.Event | None = None  # ends the pause of a resource that is not served
+        self._looked: asyncio.Future[None] | None = None  # done when the answer is known
 
     @property
     def what(self) -> str:
@@ -207,6 +210,7 @@ class Informer(Generic[T]):
                     self.served = False
                     self._replace(())
                     self.synced.set()
+                    self._answer_looks()
                     await self._until_served()
                     continue
                 await self._retry_later(problem)
@@ -218,6 +222,7 @@ class Informer(Generic[T]):
         self._reach(revision)
         self._failures, self._absent, self.served = 0, 0, True
         self.synced.set()
+        self._answer_looks()
 
     async def _retry_later(self, problem: ApiProblem) -> None:
         failures = self._failures
@@ -235,10 +240,30 @@ class Informer(Generic[T]):
         self._note_activity()
 
     async def _until_served(self) -> None:
-        """Wait until discovery shows the resource. Discovery is one request for all absent resources."""
-        await self._pause(ABSENT_SECONDS)
-        while not await self._client.served(self.resource):
-            await self._pause(ABSENT_SECONDS)
+        """Wait until discovery shows the resource, which is one request for all absent ones, or until `look`."""
+        self._look = asyncio.Event()
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._look.wait(), ABSENT_SECONDS)
+            self._note_activity()
+            if self._look.is_set() or await self._client.served(self.resource):
+                self._look = None
+                return
+
+    async def look(self) -> bool:
+        """Ask again now for a resource that is not served; True: it is served, and the state is complete."""
+        if not self.served:
+            if self._looked is None:
+                self._looked = asyncio.get_running_loop().create_future()
+            if self._look is not None:
+                self._look.set()
+            await asyncio.shield(self._looked)
+        return self.served
+
+    def _answer_looks(self) -> None:
+        if self._looked is not None and not self._looked.done():
+            self._looked.set_result(None)
+        self._looked = None
 
     async def _relist(self) -> str:
         """Read the state as a list and pass on the differences; return its revision."""

@@ -280,7 +280,9 @@ class Directory:
     async def _owners_seen(self, pod: PodView, namespace: str) -> None:
         for place in places(pod):
             cache = self._followed.get(place.kind)
-            if cache is not None and cache.served and BY_KIND[place.kind].owner_is_certain:
+            if cache is None or not BY_KIND[place.kind].owner_is_certain:
+                continue
+            if await cache.look():  # its kind may be served since a moment ago
                 while cache.get(namespace, place.name) is None:
                     await self._updates((place.kind, namespace, place.name))
 

@@ -219,6 +219,10 @@ class Cache:
         """Return False while the server does not serve the resource."""
         return self._informer.served
 
+    async def look(self) -> bool:
+        """Return True if the resource is served; if it was not, the server is asked again now."""
+        return await self._informer.look()
+
     @property
     def informer(self) -> Informer[bytes]:
         return self._informer
