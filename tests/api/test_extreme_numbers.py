@@ -117,6 +117,18 @@ def test_every_number_of_a_manifest_is_checked(world: World, name: str) -> None:
                 assert 400 <= problem.code < 500, f"{place}: {problem}"
 
 
+@pytest.mark.parametrize("text", ["9" * 5000, "²", "-5", "x"])
+def test_any_text_may_stand_in_the_generation_of_a_daemon_set(world: World, text: str) -> None:
+    key = "deprecated.daemonset.template.generation"
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": POD}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    made = {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": "d", "annotations": {key: text}}}
+    path = "/apis/apps/v1/namespaces/ns/daemonsets"
+    assert world.create(path, made | {"spec": spec})["metadata"]["annotations"][key] == "1"
+    found = world.patch(f"{path}/d", {"metadata": {"annotations": {key: text}}})
+    assert found["metadata"]["annotations"][key] == "1"
+
+
 def path_of(world: World, document: dict[str, Any]) -> str | None:
     group, _, version = document["apiVersion"].rpartition("/")
     kind = world.ctx.registry.by_kind(group, version, document["kind"])

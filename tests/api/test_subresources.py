@@ -452,6 +452,13 @@ def test_numbers_of_the_query_of_a_log_are_checked(
     assert code == 400 or f"{option}: Invalid value: {value}: must be greater than" in reply.json["message"]
 
 
+@pytest.mark.parametrize("ports", ["9" * 5000, "²", "80,x", "0"])
+def test_any_text_may_stand_for_the_ports_to_forward(server: LocalCluster, namespace: str, ports: str) -> None:
+    server.create(f"/api/v1/namespaces/{namespace}/pods", pod("p"))
+    reply = server.ask("POST", f"/api/v1/namespaces/{namespace}/pods/p/portforward", ports=ports)
+    assert reply.code == 400, reply.json
+
+
 @pytest.mark.parametrize("option", ["limit", "timeoutSeconds"])
 @pytest.mark.parametrize("watch", ["true", "false"])
 def test_numbers_of_lists_and_watches_are_checked(server: LocalCluster, option: str, watch: str) -> None:

@@ -6,7 +6,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from phalanx.model.annotation_values import MAX_CHARACTERS, BadValue, json_object, json_value, number, whole_number
+from phalanx.model.annotation_values import (
+    MAX_CHARACTERS,
+    BadValue,
+    json_object,
+    json_value,
+    natural,
+    number,
+    whole_number,
+)
 
 INVALID = [
     "[" * 2000,
@@ -53,3 +61,21 @@ def test_whole_numbers_are_in_their_range(text: object) -> None:
 def test_numbers_are_finite_and_in_their_range(text: str) -> None:
     with pytest.raises(BadValue):
         number(text, 0, 1e6)
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("0", 0),
+        ("0012", 12),
+        ("99", 99),
+        ("100", None),
+        ("-1", None),
+        ("", None),
+        ("²", None),
+        ("٣", None),
+        ("9" * 5000, None),
+    ],
+)
+def test_decimal_digits_are_a_number_and_nothing_else_is(text: str, found: int | None) -> None:
+    assert natural(text, 99) == found

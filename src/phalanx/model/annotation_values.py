@@ -62,6 +62,13 @@ def whole_number(value: object, least: int, most: int) -> int:
     return value
 
 
+def natural(text: str, most: int = MAX_INT64) -> int | None:
+    """Return the number from 0 to `most` that decimal digits spell; None for any other text."""
+    if len(text) > MAX_DIGITS or not text.isascii() or not text.isdecimal():
+        return None
+    return found if (found := int(text)) <= most else None
+
+
 def number(value: str, least: float, most: float) -> float:
     """Return a finite number between `least` and `most`."""
     try:

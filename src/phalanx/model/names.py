@@ -15,6 +15,7 @@ _SUBDOMAIN = rf"{_LABEL}(\.{_LABEL})*"
 _LABEL_1035 = "[a-z]([-a-z0-9]*[a-z0-9])?"
 _KEY = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]"
 _VALUE = f"({_KEY})?"
+MAX_PORT = 65535
 _CONFIG_KEY = "[-._a-zA-Z0-9]+"
 _CONDITION_REASON = "[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?"
 _PERCENT = "[0-9]+%"
@@ -240,7 +241,7 @@ def port_name(value: str) -> list[str]:
 
 def port_number(value: int) -> list[str]:
     """Check a port number: 1 to 65535."""
-    return [] if 1 <= value <= 65535 else ["must be between 1 and 65535, inclusive"]
+    return [] if 1 <= value <= MAX_PORT else ["must be between 1 and 65535, inclusive"]
 
 
 _SYSCTL_PART = "[a-z0-9]([-_a-z0-9]*[a-z0-9])?"

@@ -11,6 +11,7 @@ from phalanx.controllers.group_apis.contract import Replica, SchedulerProvider, 
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import POD_GROUPS, GroupingRefused, Link
 from phalanx.controllers.grouping.parts import disruption_of
+from phalanx.model.annotation_values import MAX_INT32, natural
 from phalanx.model.groups import MIN_RESOURCES
 from phalanx.model.kinds import Json
 from phalanx.model.quantity import Quantity, parse
@@ -208,9 +209,9 @@ class Coscheduling:
             "minMember": replica.min_member,
             "minResources": total((part.count, part.pod_spec) for part in replica.parts),
         }
-        timeout = replica.annotations.get(TIMEOUT, "")
-        if timeout.isdecimal():
-            spec["scheduleTimeoutSeconds"] = int(timeout)
+        timeout = natural(replica.annotations.get(TIMEOUT, ""), MAX_INT32)
+        if timeout is not None:
+            spec["scheduleTimeoutSeconds"] = timeout
         return {
             "apiVersion": self.resource.api_version,
             "kind": self.resource.kind,

@@ -14,6 +14,7 @@ import asyncio
 import logging
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -181,9 +182,13 @@ class Cache:
     def get(self, namespace: str, name: str) -> Json | None:
         return self._get(Key(namespace, name))
 
-    def by_index(self, name: str, value: str) -> list[Json]:
-        """Return objects in the order in which they were first seen."""
-        return [self._known(key) for key in self._indexes[name].get(value, ())]
+    def by_index(self, name: str, value: str, most: int | None = None) -> list[Json]:
+        """Return objects, at most so many, in the order in which they were first seen."""
+        return [self._known(key) for key in islice(self._indexes[name].get(value, ()), most)]
+
+    def count(self, name: str, value: str) -> int:
+        """Return how many objects `by_index` would read."""
+        return len(self._indexes[name].get(value, ()))
 
     def any_in_index(self, name: str, value: str) -> bool:
         return value in self._indexes[name]

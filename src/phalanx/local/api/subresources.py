@@ -28,10 +28,12 @@ from phalanx.local.api.tokens import AUDIENCE
 from phalanx.local.api.view import api_version, decode, encode
 from phalanx.local.api.writable import released
 from phalanx.local.store.contract import Entry, RevisionMismatch
+from phalanx.model.annotation_values import natural
 from phalanx.model.builtin import body_schema
 from phalanx.model.decode import PROTOBUF, conform, media_type, parse
 from phalanx.model.fieldpath import invalid as invalid_value
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Kind
+from phalanx.model.names import MAX_PORT
 from phalanx.model.schema import Object
 
 _FLAGS = ("stdin", "stdout", "stderr", "tty")
@@ -60,7 +62,8 @@ def _options(kind: str, query: bytes) -> Json:
         elif name == "command":
             options.setdefault("command", []).append(value)
         elif name == "ports":
-            options.setdefault("ports", []).extend(int(port) for port in value.split(",") if port.isdecimal())
+            ports = (natural(port, MAX_PORT) for port in value.split(","))
+            options.setdefault("ports", []).extend(port for port in ports if port)
         else:
             options[name] = value
     return options

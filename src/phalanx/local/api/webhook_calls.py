@@ -24,7 +24,9 @@ import msgspec
 
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import StoreProtocol
+from phalanx.model.annotation_values import natural
 from phalanx.model.kinds import Json
+from phalanx.model.names import MAX_PORT
 
 K = TypeVar("K", bound=Hashable)
 
@@ -110,9 +112,9 @@ def endpoint(store: StoreProtocol, namespace: str, name: str, port: int) -> tupl
             loopback = host == "localhost" or ipaddress.ip_address(host).is_loopback
         except ValueError:
             loopback = False
-        if not loopback or not number.isdigit() or not 0 < int(number) < 65536:
+        if not loopback or not (found := natural(number, MAX_PORT)):
             raise CallFailed(f'{ENDPOINT} of service "{name}" must be a loopback address and a port: 127.0.0.1:9443')
-        return host, int(number)
+        return host, found
     raise CallFailed(f'{ENDPOINT} of service "{name}" says nothing about port {port}')
 
 

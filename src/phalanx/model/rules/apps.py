@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phalanx.model import names
+from phalanx.model.annotation_values import natural
 from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
@@ -289,12 +290,11 @@ def _template_generation(new: Json, old: Json | None) -> None:
     meta: Json = new.setdefault("metadata", {})
     if old is None:
         given = str((meta.get("annotations") or {}).get(_GENERATION) or "")
-        count = int(given) if given.isascii() and given.isdecimal() else 1
-        count = max(1, count)
+        count = max(1, natural(given) or 0)
     else:
         known = str((old["metadata"].get("annotations") or {}).get(_GENERATION) or "0")
         same_template = (new.get("spec") or {}).get("template") == (old.get("spec") or {}).get("template")
-        count = (int(known) if known.isascii() and known.isdecimal() else 0) + (not same_template)
+        count = (natural(known) or 0) + (not same_template)
     meta["annotations"] = {**(meta.get("annotations") or {}), _GENERATION: str(count)}
 
 

@@ -22,7 +22,7 @@ from phalanx.controllers.workloads.deployment.status import (
     status_of,
     status_without_set,
 )
-from phalanx.model.annotation_values import MAX_INT64, BadValue, whole_number
+from phalanx.model.annotation_values import MAX_INT32, MAX_INT64, BadValue, natural, whole_number
 from phalanx.model.selectors import from_selector
 
 HASH_LABEL = "pod-template-hash"
@@ -262,13 +262,12 @@ def _bounds(deployment: Json) -> dict[str, str]:
 
 def _share(replica_set: Json) -> ReplicaSetShare:
     meta = replica_set["metadata"]
-    maximum = (meta.get("annotations") or {}).get(MAXIMUM, "")
     return ReplicaSetShare(
         meta["name"],
         meta["creationTimestamp"],
         _wanted(replica_set),
         _available(replica_set),
-        int(maximum) if maximum.isdecimal() else 0,
+        natural((meta.get("annotations") or {}).get(MAXIMUM, ""), MAX_INT32) or 0,
     )
 
 

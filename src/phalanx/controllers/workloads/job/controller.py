@@ -27,6 +27,7 @@ CONTROLLER = "kubernetes.io/job-controller"
 JOB_NAME = "batch.kubernetes.io/job-name"
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
 GATHERING = 0.1  # seconds in which pod changes are batched into one reconcile; Kubernetes uses one second
+GATHERING_PER_POD = 100e-6  # seconds more for each pod of the Job: a reconcile reads all of them
 
 
 class JobController(Controller):
@@ -42,6 +43,7 @@ class JobController(Controller):
         self._pods = caches.of(r.PODS)
         self._claims = Claims(self._pods, r.JOBS, TRACKING)
         self._pods.index("job", _index_by_job)
+        self._pods.index("held", _index_held)
         self._jobs.index("manual", _index_by_own_selector)
         self._groups = JobGroups(groups) if groups is not None else None
         self._streaks: dict[str, tuple[int, float]] = {}  # Job uid -> (consecutive failures, end of the last)
@@ -64,7 +66,8 @@ class JobController(Controller):
             return
         for pod in (new, old):
             for name in self._may_have(pod) if pod is not None else ():
-                self.queue.add_after(Key(key.namespace, name), GATHERING)
+                job = Key(key.namespace, name)
+                self.queue.add_after(job, GATHERING + GATHERING_PER_POD * self._pods.count("job", str(job)))
 
     def _may_have(self, pod: Json) -> list[str]:
         """Return the names of Jobs that created the pod, or may adopt it because no controller owns it."""
@@ -88,17 +91,17 @@ class JobController(Controller):
     async def reconcile(self, key: Key) -> None:
         job = self._jobs.get(*key)
         uid = job["metadata"]["uid"] if job is not None else ""
-        if job is not None and not is_finished(job) and job["spec"].get("managedBy", CONTROLLER) == CONTROLLER:
-            await self._claims.of(job)  # adopts pods its selector matches, releases the others
-        pods, other_pods = self._pods_of(key, uid)
-        await self._remove_finalizers(other_pods)  # of an earlier Job with this name, whose controller is gone
-        if job is None or job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
+        if job is not None and job["spec"].get("managedBy", CONTROLLER) != CONTROLLER:
+            await self._free(key, self._pods_of_others(key, uid))
             return
-        if is_finished(job):
-            await self._remove_finalizers(pods)
-            self._streaks.pop(uid, None)
-            await self._expire(job)
+        if job is None or is_finished(job):
+            await self._free(key, self._pods.by_index("held", str(key), BATCH))
+            if job is not None:
+                self._streaks.pop(uid, None)
+                await self._expire(job)
             return
+        pods = await self._claims.of(job)  # adopts pods its selector matches, releases the others
+        await self._free(key, self._pods_of_others(key, uid))
         tally = tally_of(job, pods)
         verdict = judge(job, tally, self._clock.now())
         problem: ApiProblem | None = None
@@ -111,9 +114,9 @@ class JobController(Controller):
                 if membership.wait and is_new(job, pods):
                     return  # it has not started, and must remain startable
             if verdict is not None:
-                await self._remove(tally.active)  # they count as failed; the Job ends after the last one
+                await self._remove(tally.active[:BATCH])  # they count as failed; the Job ends after the last one
             elif job["spec"].get("suspend"):
-                await self._withdraw(tally, tally.active)
+                await self._withdraw(tally, tally.active[:BATCH])
             else:
                 try:
                     await self._arrange(job, tally, membership)
@@ -128,16 +131,23 @@ class JobController(Controller):
 
     # ---- pods
 
-    def _pods_of(self, key: Key, uid: str) -> tuple[list[Json], list[Json]]:
-        """Return the pods of this Job (by uid), and those of other Jobs of its name."""
-        pods: list[Json] = []
-        other_pods: list[Json] = []
-        for pod in self._pods.by_index("job", str(key)):
-            reference = controller_of(pod)
-            (pods if reference is not None and reference["uid"] == uid else other_pods).append(pod)
-        return pods, other_pods
+    def _pods_of_others(self, key: Key, uid: str) -> list[Json]:
+        """Return pods of earlier Jobs of this name, which nothing counts. All pods are read only if there are any."""
+        if self._pods.count("job", str(key)) == self._pods.count("controller", uid):
+            return []
+        pods = self._pods.by_index("job", str(key))
+        return [pod for pod in pods if (controller_of(pod) or {}).get("uid") != uid]
+
+    async def _free(self, key: Key, pods: list[Json]) -> None:
+        """Remove our finalizer from pods that need not be counted, a limited number at once."""
+        held = [pod for pod in pods if TRACKING in (pod["metadata"].get("finalizers") or ())]
+        await self._remove_finalizers(held[:BATCH])
+        if len(held) >= BATCH:
+            self.queue.add(key)
 
     async def _arrange(self, job: Json, tally: Tally, membership: Membership) -> None:
+        if tally.more:
+            return  # a pod that is not counted yet must not be replaced
         spec = job["spec"]
         parallelism = int(spec.get("parallelism", 1))
         completions = spec.get("completions")
@@ -324,6 +334,11 @@ def same_requests(new: Json, old: Json) -> bool:
 def _index_by_job(pod: Json) -> list[str]:
     name = _job_of(pod)
     return [f"{pod['metadata']['namespace']}/{name}"] if name else []
+
+
+def _index_held(pod: Json) -> list[str]:
+    """Cache index: pods that carry our finalizer, by Job."""
+    return _index_by_job(pod) if TRACKING in (pod["metadata"].get("finalizers") or ()) else []
 
 
 def _index_by_own_selector(job: Json) -> list[str]:

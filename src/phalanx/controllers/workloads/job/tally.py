@@ -15,7 +15,7 @@ from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import active, finished, phase
 from phalanx.controllers.workloads.job.grouping import vacant
 from phalanx.controllers.workloads.job.policy import format_indexes, match_policy, parse_indexes
-from phalanx.model.annotation_values import MAX_INT32
+from phalanx.model.annotation_values import MAX_INT32, natural
 from phalanx.model.groups.keys import BOUND_IN_GROUP, COMPLETED_IN
 from phalanx.model.kinds import Json
 from phalanx.model.objects.pod import KUBELET_REJECTIONS
@@ -24,6 +24,7 @@ TRACKING = "batch.kubernetes.io/job-tracking"
 INDEX = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 INDEX_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
+MOST_AT_ONCE = 500  # pods that one reconcile counts; the status names them until then
 
 
 class Tally(msgspec.Struct):
@@ -41,6 +42,7 @@ class Tally(msgspec.Struct):
     failed_indexes: set[int] = msgspec.field(default_factory=set)
     fail_job: str = ""  # message of the pod failure policy's rule that ends the Job
     indexed: bool = False
+    more: bool = False  # some finished pods are left for the next reconcile
 
     @property
     def succeeded(self) -> int:
@@ -53,7 +55,7 @@ class Tally(msgspec.Struct):
     @property
     def settled(self) -> bool:
         """Return True if every finished pod has been counted."""
-        return not self.uncounted_succeeded and not self.uncounted_failed
+        return not self.uncounted_succeeded and not self.uncounted_failed and not self.more
 
     def status(self) -> Json:
         uncounted: Json = {}
@@ -102,11 +104,15 @@ def tally_of(job: Json, pods: list[Json]) -> Tally:
             tally.release.append(pod)
         else:
             ended.append(pod)
+    attempts = _attempts(pods) if spec.get("backoffLimitPerIndex") is not None and ended else {}
     for pod in ended:
+        if len(tally.release) >= MOST_AT_ONCE:
+            tally.more = True
+            break
         if phase(pod) == "Succeeded":
             _success(tally, pod, completions)
         else:
-            _failure(tally, job, pod, pods, completions)
+            _failure(tally, job, pod, attempts, completions)
     return tally
 
 
@@ -137,19 +143,19 @@ def _success(tally: Tally, pod: Json, completions: int) -> None:
         tally.completed_indexes.add(index)
 
 
-def _failure(tally: Tally, job: Json, pod: Json, pods: list[Json], completions: int) -> None:
+def _failure(tally: Tally, job: Json, pod: Json, attempts: dict[int, int], completions: int) -> None:
     action, message = match_policy(job["spec"].get("podFailurePolicy"), pod)
     if (action, message) == ("Count", "") and _returned(pod):
         action = "Ignore"
     if action == "FailJob" and not tally.fail_job:
         tally.fail_job = message
     limit, index = job["spec"].get("backoffLimitPerIndex"), index_of(pod)
-    open_ = index is not None and index < completions and index not in tally.completed_indexes | tally.failed_indexes
-    if limit is not None and index is not None and open_:
+    over = index in tally.completed_indexes or index in tally.failed_indexes
+    if limit is not None and index is not None and index < completions and not over:
         failures = count_of(pod, INDEX_FAILURES) + (action != "Ignore")
         if action == "FailIndex" or (action != "Ignore" and failures > int(limit)):
             tally.failed_indexes.add(index)
-        elif not any(index_of(other) == index and _attempt(other) > _attempt(pod) for other in pods):
+        elif attempts[index] <= _attempt(pod):
             # Its replacement reads the failures of the index from it, so it must stay until then.
             tally.waiting[index] = pod
             return
@@ -179,13 +185,20 @@ def is_indexed(job: Json) -> bool:
 
 
 def index_of(pod: Json) -> int | None:
-    text = (pod["metadata"].get("annotations") or {}).get(INDEX, "")
-    return int(text) if text.isdecimal() else None
+    return natural((pod["metadata"].get("annotations") or {}).get(INDEX, ""), MAX_INT32)
 
 
 def count_of(pod: Json, annotation: str) -> int:
-    text = (pod["metadata"].get("annotations") or {}).get(annotation, "")
-    return int(text) if text.isdecimal() else 0
+    return natural((pod["metadata"].get("annotations") or {}).get(annotation, ""), MAX_INT32) or 0
+
+
+def _attempts(pods: list[Json]) -> dict[int, int]:
+    """Return the number of the last attempt at each index."""
+    found: dict[int, int] = {}
+    for pod in pods:
+        if (index := index_of(pod)) is not None:
+            found[index] = max(found.get(index, 0), _attempt(pod))
+    return found
 
 
 def _attempt(pod: Json) -> int:
