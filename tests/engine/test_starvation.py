@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from phalanx.engine.explain.ask import why
 from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.explain.plans import plan
 from phalanx.engine.explain.whatif import Question, whatif
+from phalanx.engine.scheduling.commit import start_reservations
 from phalanx.engine.scheduling.commit.start_reservations import PLANS_PER_SWEEP
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
@@ -366,6 +368,29 @@ def test_many_starving_units_are_planned_a_few_at_a_time(monkeypatch: pytest.Mon
         run.step(1.1)
         assert len(planned) - before <= PLANS_PER_SWEEP
     assert len(set(planned)) == 12  # each has its turn
+
+
+def test_starving_units_are_planned_the_less_often_the_more_pods_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seen with 11,000 pods on 2,000 nodes: plans took most of the time of the process, and pages came seconds late."""
+    monkeypatch.setattr(start_reservations, "PODS_PER_PLANS", 10)
+    run = cluster(4, "starvationSeconds: 300, maxOvertaken: 1, backfill: None, maxReservedFraction: 0.1")
+    submit(run, "first", 2)
+    run.step()
+    for i in range(12):
+        submit(run, f"g{i:02}", 3 + i)
+    run.step(1.0)
+    at: dict[str, float] = {}
+    plan = run.engine.starts.times.plan
+    monkeypatch.setattr(run.engine.starts.times, "plan", lambda unit: at.setdefault(unit.key, run.now) and plan(unit))
+    for name in ("s0", "s1"):
+        submit(run, name, 1)
+        run.step(1.1)
+    for _ in range(80):
+        run.step(1.1)
+    assert len(at) == 12  # each has its turn
+    times = sorted(set(at.values()))
+    assert all(later - earlier > 10 for earlier, later in itertools.pairwise(times))  # 106 pods
+    assert all(list(at.values()).count(each) <= PLANS_PER_SWEEP for each in times)
 
 
 def test_a_starving_unit_that_never_fits_wakes_the_scheduler_rarely() -> None:

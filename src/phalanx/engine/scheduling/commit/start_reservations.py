@@ -40,6 +40,7 @@ from phalanx.engine.state.records import PodRecord
 SWEEP_SECONDS = 1.0  # between two sweeps of the waiting units
 PLANS_PER_SWEEP = 2  # starts that are planned in one sweep; each takes some attempts on the whole cluster
 PODS_PER_SWEEP = 5_000  # pods whose ends are read, on average
+PODS_PER_PLANS = 2_000  # pods among which starts of starving units are planned in every sweep; with more of them rarer
 PLAN_AGAIN_SECONDS = 30.0  # after which a unit without a start is planned again
 NEVER_AGAIN_SECONDS = 120.0  # the same for starving units that never fit: nodes must change first
 _NEW = (QueueName.ACTIVE, QueueName.SEARCH)
@@ -76,6 +77,7 @@ class StartReservations(HeldStarts):
         self._tried: dict[str, float] = {}  # by key of the unit: when its start was last planned
         self._starving: dict[Hashable, float] = {}  # by class of starving units without a plan: when to plan again
         self._starving_due = FOREVER  # when a unit begins to starve, or is planned again
+        self._plans_due = float("-inf")  # when starving units may be planned again
         self._seen: set[str] = set()  # keys of units that have waited or been gated since the last sweep
         queue.on_leave = lambda unit: self._seen.discard(unit.key)
         self._last_fingerprint: tuple[object, ...] = ()  # state at the last sweep
@@ -182,7 +184,10 @@ class StartReservations(HeldStarts):
                 without.setdefault(key, unit)
             else:
                 due = min(due, self._starving[key])
-        first = sorted(without.items(), key=lambda entry: self._starving.get(entry[0], -FOREVER))[:PLANS_PER_SWEEP]
+        plans = PLANS_PER_SWEEP if now >= self._plans_due else 0
+        first = sorted(without.items(), key=lambda entry: self._starving.get(entry[0], -FOREVER))[:plans]
+        if first:
+            self._plans_due = now + SWEEP_SECONDS * max(1.0, len(self._cluster.records) / PODS_PER_PLANS)
         self._starving = {key: again for key, again in self._starving.items() if again > now or key in without}
         for key, unit in first:
             planned = self._reserve(unit, Reason.STARVING)
@@ -190,7 +195,7 @@ class StartReservations(HeldStarts):
                 seconds = PLAN_AGAIN_SECONDS if planned is not None or self.held else NEVER_AGAIN_SECONDS
                 self._starving[key] = now + seconds
                 due = min(due, now + seconds)
-        self._starving_due = now if len(without) > len(first) else due
+        self._starving_due = self._plans_due if len(without) > len(first) else due
 
     def _waiting(self) -> list[SchedulingUnit]:
         """Return the units that wait for room, in queue order."""
@@ -348,12 +353,10 @@ class StartReservations(HeldStarts):
 
     def _held_otherwise(self) -> list[ReservedPod]:
         """Return the room reserved for units outside the plan."""
-        start_of = {
-            id(p): (held.start, self.times.run_times.expected_of(held.unit.records.values()))
-            for held in self.held.values()
-            if held.entry is None
-            for p in held.placeholders
-        }
+        start_of: dict[int, tuple[float | None, float]] = {}
+        for held in (each for each in self.held.values() if each.entry is None):
+            expected = held.start, self.times.run_times.expected_of(held.unit.records.values())
+            start_of |= {id(p): expected for p in held.placeholders}
         found: list[ReservedPod] = []
         for node, record in self._cluster.nominations.all():
             if record.row >= 0:
