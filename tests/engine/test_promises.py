@@ -20,6 +20,9 @@ from phalanx.engine.reservations import (
     Unit,
     expected_seconds,
 )
+from phalanx.engine.reservations.capacity import CapacityProfile
+from phalanx.engine.reservations.live_start_planner import LiveStartPlanner
+from phalanx.engine.reservations.room_now import RoomNow
 
 GPUS = 8
 STREAMS = int(os.environ.get("STREAMS", "75"))  # `make streams` plays 10,000
@@ -162,6 +165,45 @@ def test_without_reservations_every_unit_that_fits_passes() -> None:
     plan = planner(backfill=Backfill.NONE)
     started(plan, 0.0, waiting_gang("run1", 3, 100))
     assert started(plan, 1.0, waiting_gang("big2", 4, 50), waiting_gang("long3", 1, 10_000)) == ["long3"]
+
+
+def test_a_node_that_is_read_again_moves_no_promise() -> None:
+    """The table of a large cluster rounds ends up; another rounding of the same ends must not make them later."""
+    times = np.concatenate(([0.0], np.linspace(900.0, 90_000.0, 120)))
+    free = np.full((len(times), 1, 2), 8)
+    free[:60] = 0  # both nodes are free from the 60th end on
+    plan = LiveStartPlanner(CapacityProfile.over(times, free, TopologyLevels([], 2)), PlanSettings())
+    plan.submit(waiting_gang("big1", 2, 50_000))
+    begin = plan.decide(0.0).promises[0].start_by
+    exact = begin - 5.0  # the end that was rounded up to this time
+    for now in (0.0, 5_000.0, 20_000.0):
+        plan.advance(now)
+        plan.set_row(0, np.zeros(1), [(exact, np.array([8.0]))], Reason.OVERRAN)
+        assert plan.decide(now).promises == []
+    assert plan.waiting["big1"].promise == begin
+
+
+def test_the_quick_test_of_room_excludes_only_units_that_cannot_start() -> None:
+    draw = random.Random(3)
+    excluded = 0
+    for _ in range(60):
+        plan = planner(nodes=6, rack=3)
+        for i in range(25):
+            plan.submit(_random_unit(draw, i))
+        plan.decide(200.0)
+        for name in sorted(plan.running)[:2]:
+            plan.end(name, 201.0)
+        plan.advance(201.0)
+        room = RoomNow(plan.plan)
+        for entry in plan.waiting.values():
+            if not room.excludes(entry, 201.0 + entry.span):
+                continue
+            excluded += 1
+            alone = plan.plan.copy()
+            if entry.where is not None:
+                alone.change(entry.start, entry.until, entry.unit.demand, entry.where, +1)
+            assert alone.fits(entry.unit.demand, 201.0, 201.0 + entry.span) is None
+    assert excluded > 50
 
 
 @pytest.mark.parametrize("seconds", [0, -5, 1e12, float("nan"), None])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -227,6 +228,26 @@ class CapacityProfile:
     def slots_now(self, demand: Demand) -> int:
         """Return for how many pods of the demand the first piece alone has room, in one domain of its level."""
         return self._most_slots(demand, self.rows[0])
+
+    def pods_from_now(
+        self, demand: Demand, most_nodes: int
+    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64], Ints] | None:
+        """Return which nodes have room now, when pieces begin, and for how many pods there is room on these nodes, in
+        one domain, from now until the end of each piece. None: more nodes than `most_nodes` have room.
+        """
+        slots = self._slots(demand, self.rows[0])
+        nodes = np.flatnonzero(slots)
+        if len(nodes) > most_nodes:
+            return None
+        least = np.minimum.accumulate(self.rows[:, :, nodes], axis=0)  # (piece, resource, node)
+        pods = self._slots(replace(demand, eligible=None), least)
+        if demand.level >= 0:
+            domains, column = np.unique(self.topology.domain[demand.level][nodes], return_inverse=True)
+            inside = (column[:, None] == np.arange(len(domains))) & (domains >= 0)  # (node, domain)
+            total: Ints = (pods @ inside.astype(np.int64)).max(axis=1, initial=0)
+        else:
+            total = pods.sum(axis=1, dtype=np.int64)
+        return slots > 0, self.times.copy(), total
 
     def _most_slots(self, demand: Demand, free: Ints) -> int:
         slots = self._slots(demand, free)

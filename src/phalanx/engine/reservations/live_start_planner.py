@@ -109,12 +109,14 @@ class LiveStartPlanner(StartPlanner):
         self._freed = self._freed or bool((delta > 0).any())
 
     def _rounded(self, at: float) -> float:
-        """Return a time at which a piece begins or may begin."""
+        """Return a time at which a piece begins or may begin. It is the next such time, so that reading a node again
+        makes no end later."""
         base = self.base
-        i = int(base.times.searchsorted(at))
-        if base.n < MOST_ENDS or (i < base.n and base.times[i] == at):
+        if base.n < MOST_ENDS:
             return max(at, base.start)
-        return base.rounded_up(at, (at - base.start) / PIECES_PER_WAIT)
+        i = int(base.times.searchsorted(at))
+        rounded = base.rounded_up(at, (at - base.start) / PIECES_PER_WAIT)
+        return min(rounded, float(base.times[i])) if i < base.n else rounded
 
     # ---- out
 

@@ -7,6 +7,7 @@ The present plan keeps all promises, so the process ends at the latest when ever
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 
 from phalanx.engine.reservations.capacity import CapacityProfile
@@ -24,10 +25,15 @@ def rank(entry: WaitingUnit, now: float, settings: PlanSettings) -> tuple[float,
     Exponents of zero give the order of creation. A unit of unknown duration counts as one of a day.
     """
     unit = entry.unit
-    span = entry.span if entry.span != FOREVER else 86400.0
     age = max(0.0, now - unit.created) + 60.0
-    weight = age * unit.size**settings.size_exponent / span**settings.duration_exponent
+    weight = age * _preference(unit.size, entry.span, settings.size_exponent, settings.duration_exponent)
     return (-unit.priority, -weight, unit.created, unit.index)
+
+
+@functools.lru_cache(maxsize=20_000)
+def _preference(size: float, span: float, size_exponent: float, duration_exponent: float) -> float:
+    seconds = span if span != FOREVER else 86400.0
+    return float(size**size_exponent / seconds**duration_exponent)
 
 
 def by_promise(entry: WaitingUnit) -> tuple[float, ...]:

@@ -13,7 +13,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from phalanx.engine.reservations.capacity import CapacityProfile, Ints, TopologyLevels
-from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, PodDemand, Reason, Reservation
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, PodDemand, Reason, Reservation
+from phalanx.engine.reservations.room_now import RoomNow
 from phalanx.engine.reservations.start_plan import Place, build, by_promise, rank, without
 from phalanx.engine.reservations.units import (
     Backfill,
@@ -392,31 +393,29 @@ class StartPlanner:
         failed: dict[PodDemand, list[tuple[int, float]]] = {}  # (pods, span) that do not fit now
         closed: set[Kind] = set()
         tries = max(LEAST_TRIED, self._credit // cost)
-        known_slots: dict[PodDemand, int] = {}  # for how many pods there is room now
-
-        def slots(demand: Demand) -> int:
-            if demand.pod not in known_slots:
-                known_slots[demand.pod] = self.plan.slots_now(demand)
-            return known_slots[demand.pod]
-
-        for entry in self._by_demand.in_order(self._rank, slots, closed):
+        room = RoomNow(self.plan)
+        for entry in self._by_demand.in_order(self._rank, room.slots, closed):
             if tries <= 0:
                 break
             demand = entry.unit.demand
             known = failed.setdefault(demand.pod, [])
-            if any(p <= demand.pods and span <= entry.span for p, span in known) or slots(demand) < demand.pods:
+            if any(p <= demand.pods and span <= entry.span for p, span in known) or room.slots(demand) < demand.pods:
                 closed.add(kind_of(entry))
                 continue
-            if entry.where is not None:
-                self.plan.change(entry.start, entry.until, demand, entry.where, +1)
-            where = self.plan.fits(demand, self.now, self.plan.until(self.now, entry.span))
             self.searches += 1
             tries -= 1
             self._credit -= cost
+            until = self.plan.until(self.now, entry.span)
+            if room.excludes(entry, until):
+                known.append((demand.pods, entry.span))
+                continue
+            if entry.where is not None:
+                self.plan.change(entry.start, entry.until, demand, entry.where, +1)
+            where = self.plan.fits(demand, self.now, until)
             if where is not None:
                 entry.start, entry.where = self.now, where
                 self._start(entry, out, reserved=False)
-                known_slots.clear()
+                room.taken()
             else:
                 known.append((demand.pods, entry.span))
                 if entry.where is not None:

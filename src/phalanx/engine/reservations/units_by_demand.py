@@ -67,18 +67,23 @@ class UnitsByDemand:
             groups = [(kind, group) for kind, group in groups if kind[1] <= most[kind[0]]]
         if len(groups) == 1:
             return _members(*groups[0], closed)
-        if sum(len(group) for _, group in groups) <= FEW_PER_GROUP * len(groups):  # to sort all is faster than to merge
-            every = sorted(((key(entry), kind, entry) for kind, group in groups for entry in group), key=_key)
-            return (entry for _, kind, entry in every if kind not in closed)
+        if sum(len(group) for _, group in groups) <= FEW_PER_GROUP * len(groups):  # faster than to merge
+            every = [(key(entry), entry.unit.name, kind, entry) for kind, group in groups for entry in group]
+            return _popped(every, closed)
         return heapq.merge(*(_members(kind, group, closed) for kind, group in groups), key=key)
-
-
-def _key(item: tuple[Any, Kind, WaitingUnit]) -> Any:
-    return item[0]
 
 
 def _order(entry: WaitingUnit) -> tuple[int, float, int]:
     return entry.unit.order
+
+
+def _popped(every: list[tuple[Any, str, Kind, WaitingUnit]], closed: Iterable[Kind]) -> Iterator[WaitingUnit]:
+    """Yield the units of a list by key. Most callers want a few of them, so the list is not sorted."""
+    heapq.heapify(every)
+    while every:
+        _, _, kind, entry = heapq.heappop(every)
+        if kind not in closed:
+            yield entry
 
 
 def _members(kind: Kind, group: list[WaitingUnit], closed: Iterable[Kind]) -> Iterator[WaitingUnit]:

@@ -201,7 +201,8 @@ class QueuePlan:
             self.forget(key)
         columns = self._cluster.columns
         for row in sorted(rows):
-            planner.set_row(row, *self._room.on(row), self._why_less(row, columns.names[row]))
+            if (read := self._room.read_again(row)) is not None:
+                planner.set_row(row, *read, self._why_less(row, columns.names[row]))
         for key in self._requests.changed:
             entry = planner.waiting.get(key)
             made = self._unit(*requests[key])

@@ -56,6 +56,7 @@ class RoomOverTime:
         self._held: dict[str, list[ReservedPod]] = {}  # by node
         self._ends: list[tuple[float, int]] = []  # heap of (first known end of a pod on a row, row)
         self._starting: dict[str, PodRecord] = {}  # pods on nodes whose start is not reported yet
+        self._read: dict[int, tuple[object, ...]] = {}  # by row: what was last read there
 
     def next_end(self) -> float:
         """Return when the first running pod is expected to end."""
@@ -98,7 +99,7 @@ class RoomOverTime:
         gained[0] = columns.alloc[rids, :n] - columns.used[rids, :n]
         gained[0][:, ~columns.alive[:n]] = 0
         free = np.floor(gained.cumsum(axis=0) / self._units[:, None]).astype(np.int32)
-        self._held = _by_node(held)
+        self._held, self._read = _by_node(held), {}
         self._ends = sorted((end, row) for row, end in first.items())
         self._starting = {record.key: record for record, _ in running if record.start_time is None}
         self._position, self._made_of = columns.log.position, self._now_made_of()
@@ -155,6 +156,14 @@ class RoomOverTime:
             if record.row >= 0:
                 rows.add(record.row)
         return rows
+
+    def read_again(self, row: int) -> tuple[Floats, list[tuple[float, Floats]]] | None:
+        """Return `on`; None: it is what was read before, so the table has it."""
+        free, changes = self.on(row)
+        read = (free.tobytes(), *((at, amounts.tobytes()) for at, amounts in changes))
+        same = self._read.get(row) == read
+        self._read[row] = read
+        return None if same else (free, changes)
 
     def on(self, row: int) -> tuple[Floats, list[tuple[float, Floats]]]:
         """Return what is free on a node now, (resource,), and how much more or less from which times on."""
