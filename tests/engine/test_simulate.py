@@ -63,7 +63,7 @@ def test_a_job_that_never_fits_is_named(tmp_path: Path) -> None:
     rows = ROWS + "huge,4,10,10,9,8,0,,,,,\n"
     done = simulate(trace(tmp_path, rows), "--cluster", cluster(tmp_path))
     assert done.return_value == 1
-    assert "1 jobs never started; they fit at no time: huge" in done.output
+    assert "1 job never started; there is never room: huge" in done.output
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_a_recording_of_a_scheduler_is_played_on_its_own_cluster(tmp_path: Path)
     done = simulate(run, "--out", out)
     assert done.return_value == 1, "one job fits at no time"
     assert "3 jobs on 4 nodes" in done.output and "CPUs used" in done.output
-    assert "1 jobs of the recording never started; their durations are assumed" in done.output
+    assert "1 job of the recording never started; their durations are assumed" in done.output
     assert "they fit at no time: default/c" in done.output
     starts, ends = events(out, "start"), events(out, "end")
     assert starts["default/a"]["t"] == 0.0 and len(starts["default/a"]["nodes"]) == 3

@@ -78,7 +78,7 @@ def test_a_job_that_never_fits_is_named_and_the_run_ends(tmp_path: Path) -> None
     rows = "a,0,100,100,1,8,0,,,,,\nhuge,4,10,10,9,8,0,,,,,\n"
     done = simulate(trace(tmp_path, rows), "--cluster", cluster(tmp_path), "--play", "engine")
     assert done.return_value == 1
-    assert "1 jobs never started; they fit at no time: huge" in done.output
+    assert "1 job never started; there is never room: huge" in done.output
 
 
 @pytest.mark.parametrize("play", ["engine", "plan"])

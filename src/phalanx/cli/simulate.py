@@ -123,6 +123,7 @@ def _player(
 
 def _load(trace: str, cluster: str | None) -> tuple[list[Job], TraceCluster]:
     """Return the jobs and the cluster of a trace, or of a recording, which has its own cluster."""
+    from phalanx.engine.placement.outcome import plural
     from phalanx.simulate.recording import is_recording, read_recording
     from phalanx.simulate.trace import read_cluster, read_trace
 
@@ -132,7 +133,7 @@ def _load(trace: str, cluster: str | None) -> tuple[list[Job], TraceCluster]:
         return read_trace(trace), read_cluster(cluster)
     recorded = read_recording(trace)
     if recorded.never_started:
-        text = f"{recorded.never_started} jobs of the recording never started; their durations are assumed"
+        text = f"{plural(recorded.never_started, 'job')} of the recording never started; their durations are assumed"
         click.echo(text, err=True)
     return recorded.jobs, recorded.cluster if cluster is None else read_cluster(cluster)
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.engine.placement.outcome import plural
 from phalanx.simulate.measure import wait_of
 from phalanx.simulate.play import JobRun, Played
 
 SHOWN_DIFFERENCES = 8
+MANY_HOURS = 10_000  # from which on hours are whole, so that columns stay apart
 SHARE, SECONDS, NUMBER = "share", "seconds", "number"  # units of a comparison
 
 
@@ -15,6 +17,8 @@ def hours(seconds: float | None) -> str:
     """Return a time in hours; in seconds if it is shorter than a tenth of an hour."""
     if seconds is None:
         return "-"
+    if abs(seconds) >= 3600 * MANY_HOURS:
+        return f"{seconds / 3600:.0f}h"
     return f"{seconds / 3600:.2f}h" if abs(seconds) >= 360 else f"{seconds:.0f}s"
 
 
@@ -41,7 +45,7 @@ def text(result: dict[str, Any]) -> str:
         lines += ["", *_table("priority", result["by_priority"])]
     never = result["never_started"]
     if never:
-        lines += ["", f"{len(never)} jobs never started; they fit at no time: {', '.join(never[:10])}"]
+        lines += ["", f"{plural(len(never), 'job')} never started; there is never room: {', '.join(never[:10])}"]
     return "\n".join(lines)
 
 
@@ -53,7 +57,7 @@ def _table(head: str, groups: dict[str, dict[str, Any]]) -> list[str]:
         if numbers["jobs"]:
             lines.append(
                 f"{name:9}{numbers['jobs']:7}{hours(numbers['wait_mean']):>11}{hours(numbers['wait_median']):>9}"
-                f"{hours(numbers['wait_p99']):>9}{hours(numbers['wait_max']):>9}{numbers['slowdown_mean']:10.1f}"
+                f"{hours(numbers['wait_p99']):>9}{hours(numbers['wait_max']):>9} {numbers['slowdown_mean']:9.1f}"
                 f"{percent(numbers['promised_within_60s']):>17}"
             )
     return lines
