@@ -137,7 +137,7 @@ def test_a_recording_of_a_scheduler_is_played_on_its_own_cluster(tmp_path: Path)
     assert done.return_value == 1, "one job fits at no time"
     assert "3 jobs on 4 nodes" in done.output and "CPUs used" in done.output
     assert "1 job of the recording never started; their durations are assumed" in done.output
-    assert "they fit at no time: default/c" in done.output
+    assert "there is never room: default/c" in done.output
     starts, ends = events(out, "start"), events(out, "end")
     assert starts["default/a"]["t"] == 0.0 and len(starts["default/a"]["nodes"]) == 3
     assert ends["default/a"]["t"] == 100.0 == starts["default/b"]["t"], "the second gang waits for the first"
