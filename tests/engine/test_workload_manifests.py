@@ -100,6 +100,7 @@ def test_an_enormous_number_of_pods_is_refused_before_any_of_them_is_made(kind: 
         "lws-rolling-update.yaml",
         "mpijob.yaml",
         "pytorchjob.yaml",
+        "trainjob.yaml",
     ],
 )
 def test_pods_have_the_ranks_that_their_controller_would_give_them(name: str) -> None:

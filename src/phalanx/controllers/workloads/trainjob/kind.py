@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from phalanx.base import resources as r
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
-from phalanx.controllers.workloads.jobset.kind import JOB_SET_NAME, REPLICATED_JOB_NAME
+from phalanx.controllers.workloads.job.tally import INDEX
+from phalanx.controllers.workloads.jobset.kind import GLOBAL_INDEX, JOB_SET_NAME, REPLICATED_JOB_NAME
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.trainjob.controller import RUNTIMES, TRAIN_JOBS
@@ -15,9 +16,9 @@ from phalanx.controllers.workloads.trainjob.grouping import group_train_job, rep
 
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
-    for part in replica_of(job, runtime_of(job, related), job).parts:
-        name = f"{job['metadata']['name']}-{part.name}"
-        yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name))
+    for number, part in enumerate(replica_of(job, runtime_of(job, related), job).parts):
+        name, labels = f"{job['metadata']['name']}-{part.name}", {GLOBAL_INDEX: str(number)}  # of the Jobs of its JobSet
+        yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name), INDEX, labels)
 
 
 def _place(pod: PodView) -> WorkloadSlot | None:
