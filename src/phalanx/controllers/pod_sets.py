@@ -29,6 +29,11 @@ class PodSetsController(Controller):
         self._groups, self._workloads = groups, groups.workloads
         self._kinds = {kind.key: kind for kind in kinds}
         self._owners: dict[tuple[str, str], Cache] = {}
+        self._read = {
+            resource.kind: caches.of(resource, optional=True)
+            for kind in self._kinds.values()
+            for resource in kind.reads
+        }
         self._workloads.on_change(self._workload_changed)
         for key, kind in self._kinds.items():
             cache = self._owners[key] = caches.of(kind.resource, optional=True)
@@ -53,7 +58,7 @@ class PodSetsController(Controller):
         if workload is None or kind is None or owner is None:
             return
         owner = {**owner, "apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
-        related = self._groups.around(owner)
+        related = [*self._referenced(kind, owner), *self._groups.around(owner)]
         try:
             pods = list(islice(kind.pods(owner, related, kind.group(owner, related)), MOST_PODS + 1))
         except (GroupingRefused, *MALFORMED):
@@ -67,6 +72,15 @@ class PodSetsController(Controller):
             )
         except (NotFound, Conflict):
             return  # deleted or changed: its event requeues it
+
+    def _referenced(self, kind: WorkloadKind, owner: Json) -> list[Json]:
+        """Return the object that has the pod templates of an owner, such as the runtime of a TrainJob."""
+        named, name = kind.referenced_object(owner)
+        cache = self._read.get(named)
+        if cache is None:
+            return []
+        found = cache.get(owner["metadata"]["namespace"] if cache.resource.namespaced else "", name)
+        return [{**found, "kind": named}] if found is not None else []
 
 
 def pod_sets(pods: Iterable[ExpectedPod]) -> list[Json]:

@@ -85,6 +85,7 @@ class MPIJobController(CustomController):
             await together(self._pods.delete(pod) for pod in workers.values() if not deleting(pod))
             if launcher is not None and not launcher["spec"].get("suspend"):
                 await self._jobs.patch(launcher, {"spec": {"suspend": True}})
+            await self._group(owner, workers, launcher)  # planning tools know what it will need
             return
         replicas = (owner["spec"].get("mpiReplicaSpecs") or {}).get("Worker") or {}
         count = 0 if not replicas else 1 if replicas.get("replicas") is None else int(replicas["replicas"])

@@ -17,7 +17,8 @@ from phalanx.controllers.workloads.trainjob.grouping import group_train_job, rep
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     for number, part in enumerate(replica_of(job, runtime_of(job, related), job).parts):
-        name, labels = f"{job['metadata']['name']}-{part.name}", {GLOBAL_INDEX: str(number)}  # of the Jobs of its JobSet
+        name = f"{job['metadata']['name']}-{part.name}"
+        labels = {GLOBAL_INDEX: str(number)}  # each part is one Job of its JobSet
         yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name), INDEX, labels)
 
 
