@@ -13,6 +13,7 @@ from pathlib import Path
 
 import click
 
+from phalanx.cli.messages import print_line
 from phalanx.cli.progress import Progress
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.cluster import ClusterSettings, ServedCluster
@@ -78,8 +79,7 @@ def start_cluster(
 
     def say(text: str) -> None:
         starting.stop()
-        click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
-        sys.stdout.flush()
+        print_line(text)
 
     async def show_demo() -> None:
         from phalanx.cli.live import LiveTable

@@ -1,13 +1,22 @@
-"""Times, amounts and names as users read them."""
+"""Lines, times, amounts and names as users read them."""
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Iterable
+
+import click
 
 from phalanx.model.names import without_hash
 
 _BINARY = ((1 << 40, "Ti"), (1 << 30, "Gi"), (1 << 20, "Mi"), (1 << 10, "Ki"))
+
+
+def print_line(text: str) -> None:
+    """Print a line of a serving process at once; errors on standard error."""
+    click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
+    sys.stdout.flush()
 
 
 def age(seconds: float) -> str:

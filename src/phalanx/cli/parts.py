@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from phalanx.base.errors import ApiProblem, ConfigProblem
+from phalanx.cli.messages import print_line
 from phalanx.cli.options import MAX_NODES, connection_options, log_level_option
 from phalanx.cli.progress import Progress
 
@@ -22,7 +22,7 @@ def _run(kubeconfig: str, context: str, log_level: str, name: str, make: Callabl
     from phalanx.serve.remote import Remote
 
     configure_logging(log_level)
-    return run(Remote(kubeconfig, context, make, name=f"phalanx-{name}"), lambda: f"ready {name}", _say)
+    return run(Remote(kubeconfig, context, make, name=f"phalanx-{name}"), lambda: f"ready {name}", print_line)
 
 
 @click.command(short_help="Simulate nodes and their kubelets.")
@@ -218,9 +218,4 @@ def _run_cluster_mode(settings: ClusterModeSettings, log_level: str) -> int:
             line += f" secure=https://{settings.secure.host}:{process.health.secure_port}"
         return line
 
-    return run(process, ready, _say)
-
-
-def _say(text: str) -> None:
-    click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
-    sys.stdout.flush()
+    return run(process, ready, print_line)

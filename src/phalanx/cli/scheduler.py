@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import click
 
+from phalanx.cli.messages import print_line
 from phalanx.cli.options import connection_options, deciding_options, log_level_option
 from phalanx.cli.output import CommandError, encoded, for_programs, output_option
 from phalanx.cli.progress import progress
@@ -153,10 +153,6 @@ def scheduler(
         dashboard=partial(DashboardAtHealth, name=name) if dashboard else None,
     )
 
-    def say(text: str) -> None:
-        click.echo(text, file=sys.stderr if text.startswith("error") else sys.stdout)
-        sys.stdout.flush()
-
     def ready() -> str:
         name, served = parsed.profiles[0].scheduler_name, process.health
         line = f"ready scheduler {name} health=http://{where.host}:{served.port if served is not None else 0}"
@@ -164,7 +160,7 @@ def scheduler(
             line += f" secure=https://{Listen.parse(secure).host}:{served.secure_port}"
         return line
 
-    return run(process, ready, say)
+    return run(process, ready, print_line)
 
 
 @click.command(short_help="Replay a recording and compare every decision.")

@@ -6,9 +6,6 @@ expected pods, which is the sum of the scales of the pods' controllers.
 
 from __future__ import annotations
 
-import math
-from typing import Any
-
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.controllers.runtime.cache import by_labels
@@ -17,6 +14,7 @@ from phalanx.controllers.runtime.ownership import controller_of
 from phalanx.controllers.runtime.pods import finished, ready
 from phalanx.controllers.runtime.status import conditions_of, set_condition, write_status
 from phalanx.controllers.workloads.registry import KINDS
+from phalanx.model.rules.assembly import scaled
 from phalanx.model.selectors import from_selector
 
 DISRUPTED_TIMEOUT = 120.0  # seconds; an eviction without a deletion by then did not happen
@@ -119,12 +117,12 @@ class DisruptionController(Controller):
         """Return (expected pods, pods that must stay healthy)."""
         if spec.get("maxUnavailable") is not None:
             expected = self._expected(pods)
-            return expected, max(0, expected - _scaled(spec["maxUnavailable"], expected))
+            return expected, max(0, expected - scaled(spec["maxUnavailable"], expected, up=True))
         minimum = spec.get("minAvailable", 0)
         if isinstance(minimum, int):
             return len(pods), minimum
         expected = self._expected(pods)
-        return expected, _scaled(minimum, expected)
+        return expected, scaled(minimum, expected, up=True)
 
     def _cache_of(self, reference: Json) -> Cache | None:
         group = str(reference["apiVersion"]).rpartition("/")[0]
@@ -149,10 +147,3 @@ class DisruptionController(Controller):
                     reference, owner = above, whole
             scales[str(reference["uid"])] = int(owner["spec"].get("replicas", 1))
         return sum(scales.values())
-
-
-def _scaled(value: Any, total: int) -> int:
-    """Resolve an int or a percentage of `total`, rounded up as upstream does for budgets."""
-    if isinstance(value, int):
-        return value
-    return math.ceil(int(str(value).rstrip("%")) * total / 100)

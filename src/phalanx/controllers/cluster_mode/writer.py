@@ -24,9 +24,9 @@ from phalanx.controllers.grouping.compare import (
 )
 from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, GroupingRefused, Json, flat
 from phalanx.controllers.grouping.priorities import default_class, value_of
-from phalanx.controllers.runtime.controller import Cache, Caches
-from phalanx.controllers.runtime.groups import Groups, of_namesake
-from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting
+from phalanx.controllers.runtime.controller import Caches
+from phalanx.controllers.runtime.groups import Groups, clash, of_namesake
+from phalanx.controllers.runtime.ownership import controlled_by, deleting
 from phalanx.controllers.workloads.member import PodView
 
 NAME = "group-controller"
@@ -106,7 +106,7 @@ class ClusterWriter:
             objects = [obj for obj in objects if obj["kind"] == "PodGroup" and obj["metadata"]["name"] not in in_use]
         for obj in objects:
             if not deleting(obj):
-                await self._cache(obj["kind"]).delete(obj, "Background")
+                await self._groups.cache_of(obj["kind"]).delete(obj, "Background")
 
     async def open_gate(self, pod: PodView, gate: str) -> None:
         meta = pod.metadata
@@ -119,7 +119,7 @@ class ClusterWriter:
 
     async def _ensure(self, owner: Json, wanted: Json) -> _State:
         meta = wanted["metadata"]
-        cache = self._cache(wanted["kind"])
+        cache = self._groups.cache_of(wanted["kind"])
         known = cache.get(meta["namespace"], meta["name"])
         if known is None:
             try:
@@ -141,7 +141,7 @@ class ClusterWriter:
         if not controlled_by(known, owner["metadata"]["uid"]):
             if of_namesake(known, owner):
                 return _State.LEAVING
-            raise GroupingRefused(_clash(known, owner), "NameConflict")
+            raise GroupingRefused(clash(known, known["kind"], owner), "NameConflict")
         if not is_ours(known):
             raise OtherManager(f"{known['kind']} {meta['name']}")
         if deleting(known):
@@ -167,7 +167,7 @@ class ClusterWriter:
                 reference = {"apiVersion": WORKLOADS.api_version, "kind": WORKLOADS.kind, "name": name}
                 meta["ownerReferences"].append({**reference, "uid": above["metadata"]["uid"]})
         if self.fill_priority and obj["kind"] != "Workload":
-            known = self._cache(obj["kind"]).get(meta["namespace"], meta["name"]) if in_use else None
+            known = self._groups.cache_of(obj["kind"]).get(meta["namespace"], meta["name"]) if in_use else None
             if known is not None and known["spec"].get("priorityClassName") == spec.get("priorityClassName"):
                 # As in admission: the value of the class when the group was created, even if the class changed since.
                 spec["priority"] = known["spec"].get("priority")
@@ -182,20 +182,6 @@ class ClusterWriter:
             raise GroupingRefused(f"there is no PriorityClass {name}; create it or name another", "NoPriorityClass")
         return found
 
-    def _cache(self, kind: str) -> Cache:
-        if kind == "Workload":
-            return self._groups.workloads
-        return self._groups.composites if kind == "CompositePodGroup" else self._groups.pod_groups
-
 
 def _shown(owner: Json) -> str:
     return f"{owner['kind']} {owner['metadata']['name']}"
-
-
-def _clash(known: Json, owner: Json) -> str:
-    reference = controller_of(known)
-    whose = f"belongs to {reference['kind']} {reference['name']}" if reference is not None else "was made by hand"
-    return (
-        f"{known['kind']} {known['metadata']['name']} already exists and {whose}; delete or rename it, "
-        f"or rename {owner['kind']} {owner['metadata']['name']}"
-    )

@@ -41,6 +41,7 @@ from phalanx.controllers.grouping.user_workload import generated
 from phalanx.controllers.runtime.controller import Cache, Caches, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
+from phalanx.controllers.runtime.pods import keeps_group
 from phalanx.controllers.runtime.status import together
 
 
@@ -90,7 +91,7 @@ class Groups:
     def known(self, wanted: Json) -> Json | None:
         """Return the scheduling object of that kind and name."""
         meta = wanted["metadata"]
-        return self._cache(wanted["kind"]).get(meta["namespace"], meta["name"])
+        return self.cache_of(wanted["kind"]).get(meta["namespace"], meta["name"])
 
     def for_owner(self, owner: Json) -> list[Json]:
         """Return the Workloads whose controllerRef names this owner, including those created by users."""
@@ -187,7 +188,7 @@ class Groups:
         self, owner: Json, uid: str, wanted: Json, controller: str, announce: bool, in_use: bool
     ) -> GroupPhase:
         kind, meta = wanted["kind"], wanted["metadata"]
-        cache = self._cache(kind)
+        cache = self.cache_of(kind)
         known = self.known(wanted)
         if known is None:
             known, made = await self._create(cache, wanted)
@@ -203,7 +204,7 @@ class Groups:
         if not controlled_by(known, uid):
             if of_namesake(known, owner):
                 return GroupPhase.REPLACING  # left by an earlier object with the owner's name, and terminating
-            raise GroupingRefused(_clash(known, kind, meta["name"], owner), "NameConflict")
+            raise GroupingRefused(clash(known, kind, owner), "NameConflict")
         # A terminating object still holds pods, which may wait for an outdated count.
         kept = GroupPhase.LEAVING if deleting(known) else GroupPhase.READY
         found = difference(known, wanted, default_class(self._classes))
@@ -263,7 +264,7 @@ class Groups:
 
     # ---- single writes
 
-    def _cache(self, kind: str) -> Cache:
+    def cache_of(self, kind: str) -> Cache:
         if kind == "Workload":
             return self.workloads
         return self.composites if kind == "CompositePodGroup" else self.pod_groups
@@ -289,7 +290,7 @@ class Groups:
 
     async def _delete(self, objects: list[Json]) -> None:
         for obj in objects:
-            await self._cache(obj["kind"]).delete(obj, "Background")
+            await self.cache_of(obj["kind"]).delete(obj, "Background")
 
 
 def _is_plan(obj: Json) -> bool:
@@ -340,6 +341,14 @@ def _children_first(composites: list[Json]) -> list[Json]:
     return sorted(composites, key=lambda obj: -depth(obj["metadata"]["name"]))
 
 
+def has_group(groups: Groups, pods: Cache, namespace: str, name: str, *, staying: bool = False) -> bool:
+    """Return True if a PodGroup exists. Unless `staying`, a terminating one counts while pods keep it."""
+    found = groups.pod_groups.get(namespace, name)
+    if found is None or not deleting(found):
+        return found is not None
+    return not staying and any(map(keeps_group, pods.by_index("group", f"{namespace}/{name}")))
+
+
 def of_namesake(known: Json, owner: Json) -> bool:
     """Return True if it belongs to an earlier object with the owner's kind and name that is not garbage-collected
     yet."""
@@ -348,10 +357,11 @@ def of_namesake(known: Json, owner: Json) -> bool:
     return reference is not None and (reference["kind"], reference["name"]) == named
 
 
-def _clash(known: Json, kind: str, name: str, owner: Json) -> str:
+def clash(known: Json, kind: str, owner: Json) -> str:
+    """Return the message that an object which the owner needs exists and is not its own."""
     reference = controller_of(known)
     whose = f"belongs to {reference['kind']} {reference['name']}" if reference is not None else "was made by hand"
     return (
-        f"{kind} {name} already exists and {whose}; delete or rename it, "
+        f"{kind} {known['metadata']['name']} already exists and {whose}; delete or rename it, "
         f"or rename {owner['kind']} {owner['metadata']['name']}"
     )

@@ -7,13 +7,13 @@ the oldest ReplicaSet. A scale change during a rollout is distributed in proport
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
 from phalanx.model.kinds import Json
+from phalanx.model.rules.assembly import scaled
 
 
 class Allowance(msgspec.Struct, frozen=True):
@@ -38,18 +38,11 @@ def allowance(spec: Json) -> Allowance:
         return Allowance(0, 0)
     rolling = strategy.get("rollingUpdate") or {}
     replicas = int(spec.get("replicas", 1))
-    surge = resolve(rolling.get("maxSurge", "25%"), replicas, math.ceil)
-    unavailable = resolve(rolling.get("maxUnavailable", "25%"), replicas, math.floor)
+    surge = scaled(rolling.get("maxSurge", "25%"), replicas, up=True)
+    unavailable = scaled(rolling.get("maxUnavailable", "25%"), replicas, up=False)
     if not surge and not unavailable:
         unavailable = 1
     return Allowance(surge, min(unavailable, replicas))
-
-
-def resolve(value: Any, total: int, rounding: Callable[[float], int]) -> int:
-    """Resolve an int, or a percentage of `total`."""
-    if isinstance(value, int):
-        return value
-    return int(rounding(int(str(value).rstrip("%")) * total / 100))
 
 
 def grown(new: ReplicaSetShare, old: Sequence[ReplicaSetShare], replicas: int, allowed: Allowance) -> int:

@@ -23,9 +23,9 @@ from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
-from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.groups import Groups, has_group
 from phalanx.controllers.runtime.ownership import controller_of, deleting, index_by_controller
-from phalanx.controllers.runtime.pods import active, group_of, index_by_group, keeps_group
+from phalanx.controllers.runtime.pods import active, group_of, index_by_group
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, numbered, replicas_of
 
 
@@ -127,13 +127,6 @@ class SetGroupsController(Controller):
             return False
         return self._pods.any_in_index("group", f"{owner['metadata']['namespace']}/{group}")
 
-    def _has_group(self, namespace: str, name: str) -> bool:
-        """Return True if the group exists. A terminating group counts only while pods keep it."""
-        found = self._groups.pod_groups.get(namespace, name)
-        if found is None or not deleting(found):
-            return found is not None
-        return any(map(keeps_group, self._pods.by_index("group", f"{namespace}/{name}")))
-
     async def admit(self, pod: Json, maker: Json) -> None:
         """Link a pod. `maker` creates it; `owner` requests the group: the same object, or the Deployment of a
         ReplicaSet."""
@@ -168,7 +161,7 @@ class SetGroupsController(Controller):
     def _missing(self, owner: Json, wanted: Grouping, link: Link) -> str:
         """Return what the pods of a set wait for; "" if nothing."""
         namespace = owner["metadata"]["namespace"]
-        if link.pod_group and not self._has_group(namespace, link.pod_group):
+        if link.pod_group and not has_group(self._groups, self._pods, namespace, link.pod_group):
             return f"PodGroup {link.pod_group} does not exist yet"
         for group in wanted.groups:
             # A growing set raises its group's count before it creates pods: otherwise the first ones would start alone.

@@ -38,7 +38,7 @@ from phalanx.engine.framework import Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.groups.group_state import HEALTHY
 from phalanx.engine.groups.messages import owner_of, scheduled
-from phalanx.engine.placement.blockers import blockers_of, leaf_demands, rules_sentence
+from phalanx.engine.placement.blockers import blocker_texts, rules_sentence
 from phalanx.engine.placement.outcome import amount_word, domain_word
 from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.problem import DEVICES
@@ -327,9 +327,7 @@ class _Query:
         return self._blockers([record for record in members if record is not None and not record.node_name])
 
     def _blockers(self, records: Sequence[PodRecord]) -> list[str]:
-        """Return facts that rule out every node for one of these pods, or the whole cluster for their group."""
-        leaves = leaf_demands(self._scheduler.cluster.forest, records)
-        return [each.text for each in blockers_of(self._scheduler.cluster, leaves)]
+        return blocker_texts(self._scheduler.cluster, self._scheduler.cluster.forest, records)
 
     def _group_headline(
         self, key: GroupKey, unit: SchedulingUnit | None, verdict: Verdict | None, blockers: list[str]

@@ -34,7 +34,7 @@ from phalanx.engine.framework.cluster_state import FIRST_ASKED
 from phalanx.engine.groups.admission import hold_of
 from phalanx.engine.groups.rank_placement import ring_cost_of
 from phalanx.engine.groups.trial import Assignment
-from phalanx.engine.placement.blockers import blockers_of, leaf_demands, rules_sentence
+from phalanx.engine.placement.blockers import blocker_texts, rules_sentence
 from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
 from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.reservations import FOREVER
@@ -292,8 +292,7 @@ class AskedUnits:
         return answer, hints
 
     def _blockers(self, root: _Root) -> list[str]:
-        leaves = leaf_demands(self.forest, root.records)
-        return [each.text for each in blockers_of(self._cluster, leaves)]
+        return blocker_texts(self._cluster, self.forest, root.records)
 
     def _headline(self, root: _Root, verdict: Verdict, reasons: Sequence[NodeReason], blockers: Sequence[str]) -> str:
         columns, shapes = self._scheduler.columns, dict.fromkeys(record.shape for record in root.records)

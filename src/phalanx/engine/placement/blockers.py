@@ -22,6 +22,7 @@ from phalanx.engine.placement.rule_words import (
     claim_facts,
     few,
     missing_topology,
+    required_terms,
     rules_beyond_resources,
     taint_text,
     terms,
@@ -107,6 +108,11 @@ def blockers_of(state: ClusterTables, leaves: Iterable[LeafDemand]) -> list[Bloc
     return list(found)[:MOST_BLOCKERS]
 
 
+def blocker_texts(state: ClusterTables, forest: GroupForest, records: Iterable[PodRecord]) -> list[str]:
+    """Return the facts that rule out every node for one of these pods, or the whole cluster for their group."""
+    return [each.text for each in blockers_of(state, leaf_demands(forest, records))]
+
+
 def object_blockers(state: ClusterTables, shape: Shape) -> Iterator[Blocker]:
     """Yield the volumes and device classes that are missing, and claims that the published devices can never serve."""
     yield from (Blocker("VolumeMissing", text) for text in volume_facts(state.objects, shape))
@@ -189,7 +195,7 @@ def _labels(columns: Columns, shape: Shape) -> Iterator[str]:
     if shape.node_selector and not missing and not selected(shape, columns).any():
         pairs = ", ".join(f"{key}={value}" for key, value in shape.node_selector.items())
         yield f"no node has all labels of the nodeSelector: {pairs}"
-    required = _required(shape)
+    required = required_terms(shape)
     if required is not None and not _admitted(columns, required).any():
         rules = [rule for term in required.node_selector_terms for rule in term.match_expressions or ()]
         unmet = dict.fromkeys(rule.key for rule in rules if not by_label(rule, columns).any())
@@ -236,13 +242,9 @@ def _taints(columns: Columns, shape: Shape, rows: Bools) -> Iterator[Blocker]:
         yield Blocker("Taints", text)
 
 
-def _required(shape: Shape) -> NodeSelector | None:
-    return shape.node_affinity.required if shape.node_affinity is not None else None
-
-
 def _matching(columns: Columns, shape: Shape) -> Bools:
     """Return the rows that the node selector and the required node affinity allow, shape (n,)."""
-    required = _required(shape)
+    required = required_terms(shape)
     rows = selected(shape, columns)
     return rows & _admitted(columns, required) if required is not None else rows
 

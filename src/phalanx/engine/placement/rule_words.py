@@ -31,7 +31,7 @@ MOST_NAMED = 3  # maximum number of labels, taints, ports or values that one phr
 def rule_words(columns: Columns, objects: Objects, shape: Shape) -> RuleWords:
     """Return (beginning of a filter's reason, what follows "N nodes …") for the rules that a shape has."""
     found = dict(_affinity(shape))
-    if shape.node_selector or _required(shape) is not None:
+    if shape.node_selector or required_terms(shape) is not None:
         found["node(s) didn't match Pod's node affinity/selector"] = _node_affinity(shape)
     if taints := _taints(columns, shape):
         found["node(s) had untolerated taint"] = f"have taint {few(taints, 'or')}"
@@ -169,13 +169,13 @@ def few(names: Iterable[str], last: str) -> str:
 _SPREAD_KEY = "(topologyKey of its topologySpreadConstraints)"
 
 
-def _required(shape: Shape) -> NodeSelector | None:
+def required_terms(shape: Shape) -> NodeSelector | None:
     return shape.node_affinity.required if shape.node_affinity is not None else None
 
 
 def _node_affinity(shape: Shape) -> str:
     labels = [f"{key}={value}" for key, value in shape.node_selector.items()]
-    required = _required(shape)
+    required = required_terms(shape)
     if required is None:
         return f"lack label {labels[0]}" if len(labels) == 1 else f"lack one of the labels {few(labels, 'and')}"
     return f"do not match its node affinity {' and '.join([*labels, terms(required)])}"

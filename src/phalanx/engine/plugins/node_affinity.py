@@ -12,7 +12,8 @@ from phalanx.base.errors import ConfigProblem
 from phalanx.engine.framework import Bools, Depends, Finding, Floats, Handle, Rows, Traits
 from phalanx.engine.framework.adapters import ByMax
 from phalanx.engine.state.columns import Columns
-from phalanx.engine.state.node_terms import integer, matching, selected
+from phalanx.engine.state.labels import integer
+from phalanx.engine.state.node_terms import matching, selected
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeAffinity as Affinity
 from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm

@@ -46,7 +46,7 @@ class LabelColumn:
     def numbers(self) -> npt.NDArray[np.float64]:
         """Return the values as integers by id (NaN where they are none), for Gt and Lt."""
         if self._numbers is None or len(self._numbers) != len(self.values):
-            self._numbers = np.array([np.nan, *(_integer(value) for value in self.values[1:])])
+            self._numbers = np.array([np.nan, *map(integer, self.values[1:])], dtype=np.float64)
         return self._numbers
 
     def grow(self, more: int) -> None:
@@ -75,6 +75,7 @@ class LabelColumn:
         return value_id
 
 
-def _integer(value: str) -> float:
-    digits = value[1:] if value[:1] in ("+", "-") else value
-    return float(int(value)) if digits.isascii() and digits.isdigit() and len(digits) < 20 else float("nan")
+def integer(text: str) -> int | None:
+    """Return the number that Gt and Lt compare; None if the text is none."""
+    digits = text[1:] if text[:1] in ("+", "-") else text
+    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None

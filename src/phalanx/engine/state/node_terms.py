@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from phalanx.engine.state.columns import Bools, Columns
+from phalanx.engine.state.labels import integer
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.pod import NodeSelectorRequirement, NodeSelectorTerm
 
@@ -66,9 +67,3 @@ def _by_field(requirement: NodeSelectorRequirement, columns: Columns) -> Bools:
         if row >= 0:
             inside[row] = True
     return inside if requirement.operator == "In" else ~inside
-
-
-def integer(text: str) -> int | None:
-    """Return the number that Gt and Lt compare; None if the text is none."""
-    digits = text[1:] if text[:1] in ("+", "-") else text
-    return int(text) if digits.isascii() and digits.isdigit() and len(digits) < 20 else None

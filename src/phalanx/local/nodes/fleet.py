@@ -60,7 +60,13 @@ def ready_conditions(now: str) -> list[dict[str, str]]:
 
 def node_body(index: int, count: int, topology: Topology, now: float) -> dict[str, Any]:
     name = node_name(index)
-    labels = {
+    labels = node_labels(name, topology, index, count)
+    return node_object(name, index, labels, {}, topology.capacity, topology.capacity, now)
+
+
+def node_labels(name: str, topology: Topology, index: int, count: int) -> dict[str, str]:
+    """Return the labels of node `index` of `count` nodes."""
+    return {
         HOSTNAME: name,
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
@@ -69,7 +75,6 @@ def node_body(index: int, count: int, topology: Topology, now: float) -> dict[st
         **topology.labels(index, count),
         **topology.gpu_labels,
     }
-    return node_object(name, index, labels, {}, topology.capacity, topology.capacity, now)
 
 
 def node_object(

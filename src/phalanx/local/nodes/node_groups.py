@@ -14,9 +14,8 @@ from typing import Any
 import msgspec
 
 from phalanx.base.errors import ConfigProblem
-from phalanx.local.nodes.fleet import SIMULATED, node_object
+from phalanx.local.nodes.fleet import node_labels, node_object
 from phalanx.local.nodes.topology import CAPACITY, LEVELS, Topology, parse_topology
-from phalanx.model.groups.keys import HOSTNAME
 
 NODE_GROUP = "simulation.phalanx.dev/node-group"  # label of nodes that the simulated autoscaler created
 OPTION = "--autoscale"
@@ -50,16 +49,7 @@ class NodeGroup(msgspec.Struct, frozen=True):
     def body(self, number: int, now: float) -> dict[str, Any]:
         """Return the Node of one place."""
         topology, name = self.topology, self.node_name(number)
-        labels = {
-            HOSTNAME: name,
-            "kubernetes.io/arch": "amd64",
-            "kubernetes.io/os": "linux",
-            "node.kubernetes.io/instance-type": topology.instance_type,
-            SIMULATED: "true",
-            NODE_GROUP: self.name,
-            **topology.labels(number, self.high),
-            **topology.gpu_labels,
-        }
+        labels = {**node_labels(name, topology, number, self.high), NODE_GROUP: self.name}
         return node_object(name, self.first + number, labels, {}, topology.capacity, topology.capacity, now)
 
 

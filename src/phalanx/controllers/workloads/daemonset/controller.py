@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import msgspec
@@ -19,6 +18,7 @@ from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_
 from phalanx.controllers.runtime.status import together, write_status
 from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import Toleration
+from phalanx.model.rules.assembly import scaled
 from phalanx.model.selectors import node_selector
 from phalanx.model.tolerations import untolerated
 
@@ -99,7 +99,7 @@ class DaemonSetController(Controller):
         if strategy.get("type", "RollingUpdate") != "RollingUpdate":
             return []
         limit = (strategy.get("rollingUpdate") or {}).get("maxUnavailable", 1)
-        budget = max(1, limit if isinstance(limit, int) else math.ceil(int(limit.rstrip("%")) * len(wanted) / 100))
+        budget = max(1, scaled(limit, len(wanted), up=True))
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
         unavailable = 0
         old_well: list[Json] = []

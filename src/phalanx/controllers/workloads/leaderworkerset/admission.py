@@ -12,9 +12,9 @@ from phalanx.base.errors import Conflict
 from phalanx.controllers.group_apis import provider_of
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Link
 from phalanx.controllers.runtime.controller import Cache, Json
-from phalanx.controllers.runtime.groups import Groups
+from phalanx.controllers.runtime.groups import Groups, has_group
 from phalanx.controllers.runtime.ownership import controller_of, deleting
-from phalanx.controllers.runtime.pods import index_by_group, keeps_group
+from phalanx.controllers.runtime.pods import index_by_group
 from phalanx.controllers.runtime.revisions import Revisions
 from phalanx.controllers.workloads.leaderworkerset import grouping
 from phalanx.controllers.workloads.leaderworkerset.revision import at_revision
@@ -100,8 +100,4 @@ class PodAdmission:
         return leader
 
     def _has_group(self, namespace: str, name: str, *, staying: bool) -> bool:
-        """Return True if the group exists. Unless `staying`, a terminating group counts while pods keep it."""
-        found = self._groups.pod_groups.get(namespace, name) if self._groups is not None else None
-        if found is None or not deleting(found):
-            return found is not None
-        return not staying and any(map(keeps_group, self._pods.by_index("group", f"{namespace}/{name}")))
+        return self._groups is not None and has_group(self._groups, self._pods, namespace, name, staying=staying)

@@ -6,13 +6,12 @@ deleted when enough other groups are updated and ready.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import msgspec
 
-from phalanx.controllers.runtime.rollout import resolve
 from phalanx.model.kinds import Json
+from phalanx.model.rules.assembly import scaled
 
 
 class Leaders(msgspec.Struct, frozen=True):
@@ -40,8 +39,8 @@ def allowed_of(lws: Json, limit: int | None = None) -> Allowed:
     """Return the limits of a rollout. `limit`: unavailable replicas allowed by a WorkloadPolicy; None: no limit."""
     replicas = int(lws["spec"].get("replicas", 1))
     rolling = (lws["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
-    surge = min(resolve(rolling.get("maxSurge", 0), replicas, math.ceil), replicas)
-    unavailable = resolve(rolling.get("maxUnavailable", 1), replicas, math.floor)
+    surge = min(scaled(rolling.get("maxSurge", 0), replicas, up=True), replicas)
+    unavailable = scaled(rolling.get("maxUnavailable", 1), replicas, up=False)
     if not surge and not unavailable:
         unavailable = 1  # a percentage of few replicas may round to 0, which would block every rollout
     if limit is not None:

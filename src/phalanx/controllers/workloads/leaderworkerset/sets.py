@@ -32,6 +32,7 @@ from phalanx.model.leaderworkerset.names import (
     worker_template,
 )
 from phalanx.model.leaderworkerset.tpu import requests_tpus
+from phalanx.model.rules.assembly import scaled
 
 
 def unique_subdomains(lws: Json) -> bool:
@@ -47,9 +48,7 @@ def leader_set(lws: Json, revision: str, partition: int, replicas: int, surge: i
     if unique_subdomains(lws):
         pod["metadata"]["annotations"][SUBDOMAIN_POLICY] = "UniquePerReplica"
     rolling = (lws["spec"].get("rolloutStrategy") or {}).get("rollingUpdateConfiguration") or {}
-    unavailable = rolling.get("maxUnavailable", 1)
-    if not isinstance(unavailable, int):
-        unavailable = int(str(unavailable).rstrip("%")) * int(lws["spec"].get("replicas", 1)) // 100
+    unavailable = scaled(rolling.get("maxUnavailable", 1), int(lws["spec"].get("replicas", 1)), up=False)
     return {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any
 
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock
@@ -19,6 +17,7 @@ from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, templat
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, together, write_status
 from phalanx.controllers.workloads.statefulset.kind import INDEX_LABEL
 from phalanx.controllers.workloads.statefulset.volumes import Volumes, is_claim_of
+from phalanx.model.rules.assembly import scaled
 
 POD_NAME_LABEL = "statefulset.kubernetes.io/pod-name"
 
@@ -163,7 +162,7 @@ class StatefulSetController(Controller):
         rolling = strategy.get("rollingUpdate") or {}
         start = int((spec.get("ordinals") or {}).get("start") or 0)
         lowest = start + int(rolling.get("partition") or 0)
-        budget = max(1, _resolve(rolling.get("maxUnavailable", 1), int(spec.get("replicas", 1))))
+        budget = max(1, scaled(rolling.get("maxUnavailable", 1), int(spec.get("replicas", 1)), up=False))
         name = update["metadata"]["name"]
         # A missing pod, or a new one, is unavailable too.
         unavailable = int(spec.get("replicas", 1)) - sum(self._healthy(owner, pod) for pod in pods.values())
@@ -257,7 +256,3 @@ def _runs(pod: Json, revision: Json) -> bool:
 def _ordinal(owner: Json, name: str) -> int | None:
     prefix, _, number = name.rpartition("-")
     return int(number) if prefix == owner["metadata"]["name"] and number.isdecimal() else None
-
-
-def _resolve(value: Any, total: int) -> int:
-    return value if isinstance(value, int) else math.floor(int(str(value).rstrip("%")) * total / 100)

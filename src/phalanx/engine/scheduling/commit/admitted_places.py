@@ -58,7 +58,7 @@ class AdmittedPlaces:
         self.requests.pop(key, None)
         held = self.held.pop(key, None)
         for placeholder in held.placeholders if held is not None else ():
-            self._free(placeholder)
+            self._pod_lifecycle.drop_placeholder(placeholder)
 
     def hold(self, event: PlaceRequested, place: Place) -> None:
         """Reserve the place found for a request."""
@@ -125,13 +125,9 @@ class AdmittedPlaces:
             same = (p for p in held.placeholders if p.nominated == node)
             taken = next(same, held.placeholders[0])
             held.placeholders.remove(taken)
-            self._free(taken)
+            self._pod_lifecycle.drop_placeholder(taken)
             if not held.placeholders:
                 del self.held[owner]
-
-    def _free(self, placeholder: PodRecord) -> None:
-        self._pod_lifecycle.nominate(placeholder, "", write=False)
-        self._cluster.shapes.drop(placeholder.shape)
 
     @property
     def placeholders(self) -> list[PodRecord]:

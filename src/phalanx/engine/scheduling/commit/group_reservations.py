@@ -108,7 +108,7 @@ class GroupReservations:
                 self._pod_lifecycle.nominate(reservation, node, write=False)
             kept.reservations.append(reservation)
         for record in before.values():
-            self._withdraw(record)
+            self._pod_lifecycle.drop_placeholder(record)
 
     def _start_time(self, key: GroupKey) -> float:
         """Return when the first running pod of a group started, or was created if that is not known."""
@@ -159,7 +159,7 @@ class GroupReservations:
             if kept.reservations and not record.nominated and record.key not in kept.claimed_by:
                 self._give_reservation(kept, record)
         while kept.reservations and len(kept.reservations) > whole[0] - group.present:
-            self._withdraw(kept.reservations.pop())
+            self._pod_lifecycle.drop_placeholder(kept.reservations.pop())
         if not kept.reservations and not any(key in waiting for key in kept.claimed_by):
             del self.kept[key]  # every expected pod exists
 
@@ -168,8 +168,7 @@ class GroupReservations:
         it leaves."""
         reservation = kept.reservations.pop()
         node, wake = reservation.nominated, record.shape.requests != reservation.shape.requests
-        self._pod_lifecycle.nominate(reservation, "", write=False, wake=wake)
-        self._cluster.shapes.drop(reservation.shape)
+        self._pod_lifecycle.drop_placeholder(reservation, wake=wake)
         kept.claimed_by[record.key] = None
         if node:
             self._pod_lifecycle.nominate(record, node, write=False, wake=False)
@@ -253,7 +252,7 @@ class GroupReservations:
         if kept is None:
             return
         for record in kept.reservations:
-            self._withdraw(record)
+            self._pod_lifecycle.drop_placeholder(record)
         unit = self._members.root_of(key)
         if unit is not None and unit.state is UnitState.EVICTING:
             return  # the nominations of its pods belong to a preemption now
@@ -267,11 +266,7 @@ class GroupReservations:
         for kept in self.kept.values() if beyond else ():
             for reservation in [each for each in kept.reservations if each.key in beyond]:
                 kept.reservations.remove(reservation)
-                self._withdraw(reservation)
-
-    def _withdraw(self, reservation: PodRecord) -> None:
-        self._free(reservation)
-        self._cluster.shapes.drop(reservation.shape)
+                self._pod_lifecycle.drop_placeholder(reservation)
 
     def _free(self, record: PodRecord) -> None:
         self._pod_lifecycle.nominate(record, "", write=False)

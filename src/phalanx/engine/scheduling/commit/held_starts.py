@@ -84,8 +84,7 @@ class HeldStarts:
 
     def _free(self, held: HeldStart) -> None:
         for placeholder in held.placeholders:
-            self._pod_lifecycle.nominate(placeholder, "", write=False)
-            self._cluster.shapes.drop(placeholder.shape)
+            self._pod_lifecycle.drop_placeholder(placeholder)
 
     # ---- checks
 
@@ -130,8 +129,7 @@ class HeldStarts:
 
     def withdraw_planned_starts(self, temporary_nominations: Iterable[tuple[PodRecord, str]]) -> None:
         for placeholder, _ in temporary_nominations:
-            self._pod_lifecycle.nominate(placeholder, "", write=False, wake=False)
-            self._cluster.shapes.drop(placeholder.shape)
+            self._pod_lifecycle.drop_placeholder(placeholder, wake=False)
 
     def _own(self, records: Sequence[PodRecord]) -> PlannedUnit | None:
         """Return the planned start of the unit with these pods."""

@@ -196,6 +196,11 @@ class PodLifecycle:
             return
         self._transition(record, PENDING, node, write, wake)
 
+    def drop_placeholder(self, record: PodRecord, *, wake: bool = True) -> None:
+        """End the reservation that a placeholder (a record without an object) stands for."""
+        self.nominate(record, "", write=False, wake=wake)
+        self._cluster.shapes.drop(record.shape)
+
     def withdraw(self, record: PodRecord) -> None:
         """Undo everything done for a pod that is gone or placed elsewhere."""
         self.reserved.pop(record.key, None)
