@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from phalanx.base.clock import SystemClock
-from phalanx.base.errors import ApiProblem, Conflict, NotFound, Unreachable
+from phalanx.base.errors import ApiProblem, Conflict, Forbidden, NotFound, Unreachable
 from phalanx.base.resources import LEASES
 from phalanx.kube.client import HttpClient
 from phalanx.kube.lease import Elector, LeaderLost, LeaseSettings
@@ -136,6 +136,21 @@ def test_trouble_with_one_renewal_deposes_no_leader(run, namespace, trouble):
         await asyncio.gather(leading, return_exceptions=True)
 
     run(elect)
+
+
+def test_a_process_that_may_not_read_the_lease_says_once_what_to_do(run, namespace, caplog):
+    async def elect(client: HttpClient) -> None:
+        troubled = Troubled(client)
+        troubled.planned = [("get", Forbidden("leases is forbidden"))] * 3
+        leader = elector(troubled, namespace, "leader")
+        leading = asyncio.create_task(leader.lead(forever))
+        await eventually_async(lambda: leader.leading, "leads")
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+
+    run(elect)
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert "leases is forbidden" in warning and "`phalanx check-cluster`" in warning
 
 
 @pytest.mark.parametrize("settled", [True, False])

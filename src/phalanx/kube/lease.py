@@ -18,11 +18,12 @@ import msgspec
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339_micro
-from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, NotFound
+from phalanx.base.errors import AlreadyExists, ApiProblem, Conflict, Forbidden, NotFound
 from phalanx.base.resources import LEASES
 from phalanx.base.tasks import begin, end
 
 log = logging.getLogger(__name__)
+RIGHTS = " (an administrator sees with `phalanx check-cluster` which rights are missing; deploy/ has them)"
 
 SOON = 0.2  # seconds until a renewal that conflicted with another write is retried
 
@@ -119,7 +120,8 @@ class Elector:
             except (ApiProblem, msgspec.DecodeError) as problem:
                 level = logging.DEBUG if str(problem) == announced else logging.WARNING  # warn once per message
                 announced = str(problem)
-                log.log(level, "requesting the lease %s: %s; retrying", self._settings.name, problem)
+                hint = RIGHTS if isinstance(problem, Forbidden) else ""
+                log.log(level, "requesting the lease %s: %s; retrying%s", self._settings.name, problem, hint)
             await asyncio.sleep(self._settings.retry)
 
     async def _keep(self) -> None:
