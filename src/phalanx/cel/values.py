@@ -203,7 +203,7 @@ def equal(a: Any, b: Any, visits: Visits | None = None) -> bool:
     kind_a, kind_b = kind_of(a), kind_of(b)
     if kind_a != kind_b:
         if kind_a in _NUMBERS and kind_b in _NUMBERS:
-            return bool(a == b)
+            return bool(float(a) == float(b)) if "double" in (kind_a, kind_b) else bool(a == b)
         return {kind_a, kind_b} == {"map", "object"} and _equal_maps(a, b, visits or Visits())
     if kind_a == "list":
         return _equal_lists(a, b, visits or Visits())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import re2
@@ -151,6 +151,13 @@ _NUMBERS = (INT, UINT, DOUBLE)
 _ORDERED = (BOOL, STRING, BYTES, TIMESTAMP, DURATION)
 
 
+def _compare_doubles(test: Callable[[Any, Any], bool], a: float, b: float) -> bool:
+    a, b = float(a), float(b)  # also large integers, which a double rounds
+    if a != a or b != b:
+        raise EvaluationError("NaN values cannot be ordered")
+    return test(a, b)
+
+
 def _comparisons() -> Iterator[tuple[str, tuple[Overload, ...]]]:
     tests: dict[str, tuple[str, Callable[[Any, Any], bool]]] = {
         "_<_": ("less", operator.lt),
@@ -160,10 +167,17 @@ def _comparisons() -> Iterator[tuple[str, tuple[Overload, ...]]]:
     }
     for name, (word, run) in tests.items():
         pairs = [(one, one) for one in _ORDERED] + [(a, b) for a in _NUMBERS for b in _NUMBERS]
+        on_doubles = partial(_compare_doubles, run)
         yield function(
             name,
             *(
-                overload(f"{word}_{a}_{b}", (a, b), BOOL, run, smaller_of_two if a in (STRING, BYTES) else None)
+                overload(
+                    f"{word}_{a}_{b}",
+                    (a, b),
+                    BOOL,
+                    on_doubles if DOUBLE in (a, b) else run,
+                    smaller_of_two if a in (STRING, BYTES) else None,
+                )
                 for a, b in pairs
             ),
         )
