@@ -156,7 +156,6 @@ FAILS = {
     "{s: 1, s: 2}": "Failed with repeated key [hello]",
     "0.0 / 0.0 < 1.0": "NaN values cannot be ordered",
     "ip('x')": 'IP Address "x" parse error during conversion from string',
-    "cidr('10.0.0.0')": "network address parse error during conversion from string",
     "url('x')": "URL parse error during conversion from string",
     "ip('::ffff:1.2.3.4')": 'IPv4-mapped IPv6 address "::ffff:1.2.3.4" is not allowed',
     "semver('1.2')": "No Major.Minor.Patch elements found",
@@ -175,6 +174,35 @@ def test_failure_at_run_time_has_upstreams_words(expression: str) -> None:
     with pytest.raises(EvaluationError) as problem:
         value(expression)
     assert str(problem.value).startswith(FAILS[expression])
+
+
+ADDRESSES = {
+    "cidr('10.0.0.0')": "netip.ParsePrefix(\"10.0.0.0\"): no '/'",
+    "cidr('10.0.0.0/')": 'netip.ParsePrefix("10.0.0.0/"): bad bits after slash: ""',
+    "cidr('10.0.0.0/33')": "prefix length out of range",
+    "cidr('10.0.0/8')": 'netip.ParsePrefix("10.0.0/8"): ParseAddr("10.0.0"): IPv4 address too short',
+    "ip('1.2.3.4.5')": 'ParseAddr("1.2.3.4.5"): IPv4 address too long',
+    "ip('1.2.03.4')": "IPv4 field has octet with leading zero",
+    "ip('1.2.300.4')": "IPv4 field has value >255",
+    "ip('1..3.4')": 'IPv4 field must have at least one digit (at ".3.4")',
+    "ip('1.2.x.4')": 'unexpected character (at "x.4")',
+    "ip('2001:db8:::68')": 'each colon-separated field must have at least one digit (at ":68")',
+    "ip('1::2::3')": 'multiple :: in address (at ":3")',
+    "ip('1:2')": "address string too short",
+    "ip('1:2:3:4:5:6:7:8:9')": 'trailing garbage after address (at "9")',
+    "ip('1:2:3:4:5:6:7::8')": "the :: must expand to at least one field of zeros",
+    "ip('12345::')": 'each group must have 4 or less digits (at "12345::")',
+    "ip('1:2:')": 'colon must be followed by more characters (at ":")',
+    "ip('1:x::')": 'each colon-separated field must have at least one digit (at "x::")',
+    "ip('1:2.3.4.5')": 'embedded IPv4 address must replace the final 2 fields of the address (at "2.3.4.5")',
+}
+
+
+@pytest.mark.parametrize("expression", ADDRESSES)
+def test_what_is_wrong_with_an_address_is_said_as_upstream_does(expression: str) -> None:
+    with pytest.raises(EvaluationError) as problem:
+        value(expression)
+    assert str(problem.value).endswith(ADDRESSES[expression])
 
 
 REFUSED = {

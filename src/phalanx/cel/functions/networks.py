@@ -12,10 +12,13 @@ from urllib.parse import unquote_plus
 from ..declarations import STRING_FACTOR, function, member, overload, reads
 from ..types import BOOL, INT, STRING, list_of, map_of, opaque
 from ..values import EvaluationError, register, size_of
+from .address_errors import address_problem, prefix_problem, quoted
 
 IP = opaque("net.IP")
 CIDR = opaque("net.CIDR")
 URL = opaque("kubernetes.URL")
+
+_NO_PREFIX = "network address parse error during conversion from string"
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -66,38 +69,34 @@ register(CIDRValue, CIDR.name)
 register(URLValue, URL.name)
 
 
-def _quoted(text: str) -> str:
-    return '"' + text[:128].replace('"', '\\"') + '"'
-
-
 def ip(text: str) -> IPValue:
     """Parse an address, or raise EvaluationError."""
     if "%" in text:
-        raise EvaluationError(f"IP address {_quoted(text)} with zone value is not allowed")
+        raise EvaluationError(f"IP address {quoted(text)} with zone value is not allowed")
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
-        problem = f"ParseAddr({_quoted(text)}): unable to parse IP"
-        message = f"IP Address {_quoted(text)} parse error during conversion from string: {problem}"
+        message = f"IP Address {quoted(text)} parse error during conversion from string: {address_problem(text)}"
         raise EvaluationError(message) from None
     if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        raise EvaluationError(f"IPv4-mapped IPv6 address {_quoted(text)} is not allowed")
+        raise EvaluationError(f"IPv4-mapped IPv6 address {quoted(text)} is not allowed")
     return IPValue(address)
 
 
 def cidr(text: str) -> CIDRValue:
     """Parse a CIDR, or raise EvaluationError."""
-    before, slash, bits = text.partition("/")
+    before, slash, bits = text.rpartition("/")
+    problem = ""
     try:
         address = ipaddress.ip_address(before)
     except ValueError:
-        address = None
+        address, problem = None, address_problem(before)
     if address is not None and isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        raise EvaluationError(f"IPv4-mapped IPv6 address {_quoted(text)} is not allowed")
+        raise EvaluationError(f"IPv4-mapped IPv6 address {quoted(text)} is not allowed")
     valid = slash and re.fullmatch(r"0|[1-9][0-9]{0,2}", bits) and "%" not in before
     if address is None or not valid or int(bits) > address.max_prefixlen:
-        problem = f"netip.ParsePrefix({_quoted(text)}): no '/'" if not slash else f"netip.ParsePrefix({_quoted(text)})"
-        raise EvaluationError(f"network address parse error during conversion from string: {problem}")
+        problem = "IPv6 zones cannot be present in a prefix" if address is not None and "%" in before else problem
+        raise EvaluationError(f"{_NO_PREFIX}: {_NO_PREFIX}: {prefix_problem(text, problem)}")  # twice, as upstream
     return CIDRValue(address, int(bits))
 
 
@@ -209,18 +208,18 @@ def url(text: str) -> URLValue:
     if not text:
         raise EvaluationError(f'{prefix}parse "": empty url')
     if _BAD.search(text.partition("?")[0]) or re.search(r"[\x00-\x1f\x7f]", text):
-        raise EvaluationError(f"{prefix}parse {_quoted(text)}: invalid URL escape or control character in URL")
+        raise EvaluationError(f"{prefix}parse {quoted(text)}: invalid URL escape or control character in URL")
     if text.startswith("/"):
         path, _, query = text.partition("?")
         return URLValue(text, "", "", path, query)
     found = _URL.fullmatch(text)
     if text.startswith(":"):
-        raise EvaluationError(f"{prefix}parse {_quoted(text)}: missing protocol scheme")
+        raise EvaluationError(f"{prefix}parse {quoted(text)}: missing protocol scheme")
     if found is None or (found[2] is None and not found[3].startswith("/")):
-        raise EvaluationError(f"{prefix}parse {_quoted(text)}: invalid URI for request")
+        raise EvaluationError(f"{prefix}parse {quoted(text)}: invalid URI for request")
     host = (found[2] or "").rpartition("@")[2]
     if not re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^\[\]:\s]*)(:[0-9]*)?", host):
-        raise EvaluationError(f"{prefix}parse {_quoted(text)}: invalid port or host in URL")
+        raise EvaluationError(f"{prefix}parse {quoted(text)}: invalid port or host in URL")
     return URLValue(text, found[1].lower(), host, found[3], found[4] or "")
 
 
