@@ -161,6 +161,28 @@ def test_a_claim_that_was_edited_into_nonsense_harms_no_other(allocation: Json) 
     assert not taken & {tuple(each.split("/")) for each in world.devices("right")}
 
 
+@pytest.mark.parametrize("group", ["", "g"], ids=["pods", "members of a gang"])
+@pytest.mark.parametrize("in_use", [False, True], ids=["neither claim in use", "one claim in use"])
+def test_a_device_that_was_written_into_two_claims_is_given_to_one_pod(group: str, in_use: bool) -> None:
+    world = cluster(*([gang_group("g", 2)] if group else []))
+    for name in ("c1", "c2"):
+        allocation = {"devices": {"results": [{"request": "r", "driver": DRIVER, "pool": "a", "device": "d0"}]}}
+        users = [{"resource": "pods", "name": "other", "uid": "other"}] if in_use and name == "c1" else []
+        body = {
+            "metadata": {"name": name, "namespace": "default", "uid": name},
+            "spec": {"devices": {"requests": [asks()]}},
+            "status": {"allocation": allocation, "reservedFor": users},
+        }
+        world.see(msgspec.convert(body, o.ResourceClaim))
+    for _ in range(5):
+        world.now += 2
+        world.engine.step(world.now)
+    world.see(*(consumer(f"p{name}", name, group=group) for name in ("c1", "c2"))).run()
+    assert sorted(world.bound) == ["pc1", "pc2"]
+    assert sorted(world.devices("c1") + world.devices("c2")) == ["a/d0", "a/d1"]
+    assert not in_use or world.devices("c1") == ["a/d0"]
+
+
 def test_a_driver_that_never_prepares_a_device_gives_it_back_after_the_time_limit() -> None:
     waits = {**device("d0"), "bindingConditions": ["prepared"], "bindingFailureConditions": ["broken"]}
     world = World(device_node("a"), published("a", waits), claim("c"), consumer("p", "c"))

@@ -85,6 +85,15 @@ class Holdings:
             self._counters.pop(key[:2], None)
         return touched
 
+    def contested(self, claim: ClaimKey) -> str:
+        """Return a device of a claim that another claim holds as well, because an allocation was edited; else ""."""
+        held = self.claims.get(claim)
+        for key, shares in held.devices if held is not None else ():
+            others = self.whole.get(key, 0) - (shares is None)
+            if others > 0 or (shares is None and key in self.parts):
+                return "/".join(key)
+        return ""
+
     def pools_changed(self) -> None:
         self._counters.clear()
 

@@ -122,6 +122,8 @@ class DynamicResources:
         if use.claim in self.state.releasing:
             return f"resource claim {'/'.join(use.claim)} is in the process of being deallocated"
         reserved = claim.status.reserved_for
+        if not reserved and (device := self.state.holdings.contested(use.claim)):
+            return f'device {device} of resourceclaim "{use.claim[1]}" is allocated to another claim as well'
         if len(reserved) < MAX_CONSUMERS:
             return ""
         mine = any(
@@ -399,7 +401,8 @@ class DynamicResources:
                          for each in claim.status.reserved_for]  # fmt: skip
             if not all(consumers):
                 continue
-            if any(node is not None and not held.usable_on(node) for node in state.columns.nodes):
+            elsewhere = any(node is not None and not held.usable_on(node) for node in state.columns.nodes)
+            if elsewhere or (not consumers and state.holdings.contested(key)):
                 found.append(key)
         return found
 
