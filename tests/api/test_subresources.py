@@ -267,6 +267,8 @@ def test_a_service_account_gets_a_token(world: World) -> None:
         world.create(f"{accounts}/nobody/token", {})
     with pytest.raises(Invalid, match="may not specify a duration less than 10 minutes"):
         world.create(f"{accounts}/sa/token", {"spec": {"expirationSeconds": 5}})
+    with pytest.raises(Invalid, match="10 minutes"):
+        world.create(f"{accounts}/sa/token", {"spec": {"expirationSeconds": 0}})
     with pytest.raises(Invalid, match="may not specify a duration larger than 2\\^32 seconds"):
         world.create(f"{accounts}/sa/token", {"spec": {"expirationSeconds": 10**12}})
 

@@ -300,7 +300,7 @@ class Subresources:
         if entry is None:
             raise not_found(request.kind, request.name)
         spec = body.get("spec") or {}
-        seconds = spec.get("expirationSeconds") or _TOKEN_SECONDS
+        seconds = spec.get("expirationSeconds", _TOKEN_SECONDS)
         text = ""
         if seconds < _SHORTEST_TOKEN:
             text = "may not specify a duration less than 10 minutes"

@@ -242,23 +242,22 @@ class Templates(msgspec.Struct, frozen=True):
 
 
 def read_templates(workload: Workload) -> Templates:
-    found = Templates()
-
-    def note(name: str, kind: str, parent: str | None) -> None:
-        found.parents[name] = parent
-        found.kinds[name] = kind
-
-    def walk(composites: object, leaves: list[PodGroupTemplate] | None, parent: str | None) -> None:
-        for leaf in leaves or ():
-            note(leaf.name, POD_GROUP, parent)
-            found.leaves[leaf.name] = leaf
-        assert composites is None or isinstance(composites, list)
-        for composite in composites or ():
-            note(composite.name, COMPOSITE, parent)
-            walk(composite.composite_pod_group_templates, composite.pod_group_templates, composite.name)
-
-    walk(workload.spec.composite_pod_group_templates, workload.spec.pod_group_templates, None)
+    found, spec = Templates(), workload.spec
+    _add_templates(found, spec.composite_pod_group_templates, spec.pod_group_templates, None)
     return found
+
+
+def _add_templates(
+    found: Templates, composites: object, leaves: list[PodGroupTemplate] | None, parent: str | None
+) -> None:
+    for leaf in leaves or ():
+        found.parents[leaf.name], found.kinds[leaf.name] = parent, POD_GROUP
+        found.leaves[leaf.name] = leaf
+    assert composites is None or isinstance(composites, list)
+    for composite in composites or ():
+        found.parents[composite.name], found.kinds[composite.name] = parent, COMPOSITE
+        below = composite.composite_pod_group_templates, composite.pod_group_templates
+        _add_templates(found, *below, composite.name)
 
 
 def _policy(policy: SchedulingPolicy | CompositeSchedulingPolicy) -> tuple[bool, int]:
