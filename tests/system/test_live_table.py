@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 from pathlib import Path
 
 import pytest
 
 from phalanx.cli.live import picture
 from phalanx.cli.local import _guide
-from phalanx.serve.demo_table import DemoRow, DemoTable
+from phalanx.serve.demo_table import DemoRow, rows_of
+from phalanx.serve.queries.engine_view import EngineReader
+from phalanx.testing import Cluster
+from phalanx.testing.builders import gang, node
 
 WHY = "0 of 24 pods fit; at most 20 fit now; 4 more nodes with 8 nvidia.com/gpu are needed, of 32 nodes 12 are full"
 
 
 def row(name: str, status: str = "Running", message: str = "", namespace: str = "default") -> DemoRow:
-    return DemoRow(namespace, name, "PodGroup", "Gang 24", 0, 0, 24, "rack-3", status, message)
+    return DemoRow(namespace, name, "PodGroup", "Gang 24", 0, 24, "rack-3", status, message)
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
@@ -64,42 +66,29 @@ def test_the_first_screen_of_the_demo_fits_eighty_by_twenty_four_with_the_link_s
     assert ready + dashboard + blank + len(guide) + len(table) + below <= 24
 
 
-class NoScreen:
-    """Of the client the table only follows objects, which come by hand here."""
+def rows(cluster: Cluster) -> list[tuple[str, str, int, int, str, str]]:
+    found = rows_of(EngineReader(cluster.engine, lambda: cluster.now))
+    return [(row.name, row.status, row.placed, row.pods, row.where, row.message) for row in found]
 
 
-def named(name: str) -> dict[str, str]:
-    return {"namespace": "default", "name": name, "uid": name, "resourceVersion": "1"}
+def test_the_table_shows_what_the_scheduler_knows_before_any_condition_is_written() -> None:
+    rack = "topology.phalanx.dev/rack"
+    cluster = Cluster().see(*(node(f"n{i}").cpu("2").label(rack, "r0") for i in range(2)))
+    cluster.see(*gang("placed", 2, cpu="1", topology=rack), *gang("large", 9, cpu="2"), *gang("short", 2)[:2])
+    cluster.step()
+    large, placed, short = rows(cluster)
+    assert placed == ("placed", "Running", 2, 2, "r0", "")
+    assert large[:5] == ("large", "Scheduling", 0, 9, "")
+    assert large[5].startswith("9 pods ask for 18 cpu")
+    assert short[:2] == ("short", "Waiting")
+    assert "1 of 2" in short[5]
 
 
-def test_a_gang_whose_pods_have_their_nodes_is_not_said_to_wait_until_its_condition_follows() -> None:
-    async def rows() -> list[DemoRow]:
-        table = DemoTable(NoScreen(), lambda _: None)  # type: ignore[arg-type]
-        for name in ("a", "b"):
-            spec = {"nodeName": "n", "schedulingGroup": {"podGroupName": "g"}}
-            table._pods.remember({"metadata": named(name), "status": {}, "spec": spec})
-        announced = [{"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "WaitingForMembers"}]
-        for name, least in (("g", 2), ("h", 1)):
-            policy = {"schedulingPolicy": {"gang": {"minCount": least}}}
-            table._groups.remember({"metadata": named(name), "status": {"conditions": announced}, "spec": policy})
-        return table.rows()
-
-    assert [(row.name, row.status) for row in asyncio.run(rows())] == [("g", "Running"), ("h", "Waiting")]
-
-
-def test_a_gang_that_is_being_bound_does_not_show_the_condition_of_its_last_attempt() -> None:
-    """It has no headline then, and kube-scheduler's words are not for the table."""
-
-    async def rows() -> list[DemoRow]:
-        table = DemoTable(NoScreen(), lambda _: None)  # type: ignore[arg-type]
-        start = {"type": "PodGroupInitiallyScheduled", "status": "False", "reason": "Unschedulable"}
-        healthy = {"type": "scheduling.phalanx.dev/Healthy", "status": "False", "reason": "Scheduling"}
-        conditions = [
-            {**start, "message": "pod group is unschedulable"},
-            {**healthy, "message": "2 of 3 have a node"},
-        ]
-        policy = {"schedulingPolicy": {"gang": {"minCount": 3}}}
-        table._groups.remember({"metadata": named("g"), "status": {"conditions": conditions}, "spec": policy})
-        return table.rows()
-
-    assert [(row.status, row.message) for row in asyncio.run(rows())] == [("Scheduling", "2 of 3 have a node")]
+def test_a_gang_that_lost_a_member_shows_the_message_of_its_condition() -> None:
+    cluster = Cluster().see(node("n").cpu("4"), *gang("g", 2))
+    cluster.step()
+    cluster.gone("Pod", "g-0")
+    cluster.step()
+    ((_, status, placed, _, where, message),) = rows(cluster)
+    assert (status, placed, where) == ("Degraded", 1, "1 node")
+    assert message

@@ -18,6 +18,7 @@ from phalanx.cli.progress import Progress
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.cluster import ClusterSettings, ServedCluster
 from phalanx.serve.clusters import ClusterRecord
+from phalanx.serve.demo_table import DemoTable
 from phalanx.serve.parts import parts_of
 from phalanx.serve.process import configure_logging, run
 from phalanx.serve.queries.diagnostics import Diagnostics
@@ -46,9 +47,11 @@ def start_cluster(
     started = time.monotonic()
     starting = Progress("starting", "nodes")
     readers: list[EngineReader] = []  # of the scheduler that runs now, for the live table
+    rows = DemoTable(lambda: readers[0])
 
     def follow(server: ApiServer, service: SchedulerService, diagnostics: Diagnostics) -> None:
         readers[:] = [EngineReader(service.engine, server.context.clock.now)]
+        service.on_step.append(rows.touch)
         if dashboard is not None:
             dashboard.follow(server, service, diagnostics)
 
@@ -84,15 +87,10 @@ def start_cluster(
     async def show_demo() -> None:
         from phalanx.cli.live import LiveTable
         from phalanx.serve.demo import apply_demo, start_over
-        from phalanx.serve.demo_table import DemoTable
 
         table = LiveTable()
-        rows = DemoTable(
-            cluster.server.client("phalanx-board"), table.show, headline=lambda key: readers[0].headline(key)
-        )
-        following = asyncio.ensure_future(rows.run())
+        following = asyncio.ensure_future(rows.run(table.show))
         try:
-            await rows.ready.wait()
             client = cluster.server.client("phalanx-demo")
             if await start_over(client):
                 say("The demo ran here before; it starts again from the beginning.\n")
