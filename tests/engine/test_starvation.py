@@ -288,6 +288,23 @@ def test_whatif_promises_no_start_behind_a_planned_unit_without_a_known_end() ->
     assert item.when == "no start is known: it fits only after units that have a reservation"
 
 
+def test_whatif_promises_no_start_from_a_plan_whose_units_are_gone() -> None:
+    """Seen: a start time that had passed, when the gang that was planned had been deleted and others ran."""
+    run = cluster(4)
+    submit(run, "runs", 4, seconds=1000)
+    submit(run, "deleted", 4, seconds=10)
+    run.step(2.0)
+    assert promised(run, "deleted")[0] == "True"
+    end(run, "deleted")
+    end(run, "runs")
+    submit(run, "endless", 3)
+    run.step(2000.0)
+    pods = [pod(f"ask-{i}").cpu(1).group("ask").build() for i in range(4)]
+    question = Question(pods=pods, pod_groups=[pod_group("ask").gang(4).build()])
+    (item,) = whatif(run.engine.scheduler, question, when=True).items
+    assert not item.starts and "some of them have no known end" in item.when
+
+
 def test_with_strict_fifo_no_gang_overtakes_an_older_one() -> None:
     run = cluster(8, "strictFIFO: true")
     submit(run, "runs", 6)

@@ -315,17 +315,21 @@ class QueuePlan:
         return Planned(assignment, planned.promise, where, sum(len(columns.pods[row]) for row in rows))
 
     def first_start(self, records: Sequence[PodRecord], group: Group | None) -> tuple[float, Assignment] | None:
-        """Return when and where a unit that is not in the queue would start; None: unknown.
+        """Return when and where a unit that is not in the queue would start; None: unknown, as when no unit is planned:
+        then the last plan is out of date.
 
         The time is FOREVER if only planned units are in its way, and one of them has no known end.
         """
         request = self._requests.room_request(records, group)
-        if self.planner is None or request is None or (request.key and request.key not in self._keys):
+        if self.planner is None or not self.units or request is None:
+            return None
+        if request.key and request.key not in self._keys:
             return None
         if any(rid not in self._room.rids for rid, _ in request.record.shape.requests):
             return None
         span = self._run_times.expected_of(records)
-        return self.planner.first_start(Unit("", self._demand(request), expected=span))
+        found = self.planner.first_start(Unit("", self._demand(request), expected=span))
+        return (max(found[0], self._cluster.now), found[1]) if found is not None else None
 
     # ---- requests of units
 
