@@ -48,7 +48,7 @@ class LiveStartPlanner(StartPlanner):
     def restore(self, unit: Unit, promise: float | None, place: Place | None, lost: Reason) -> None:
         """Add a unit that an earlier planner planned. `lost`: why it has to move if its place is not free any more."""
         self.submit(unit)
-        entry = self._new.pop()
+        entry = self._new.pop(unit.name)
         entry.promise = promise
         if promise is not None:
             del self._unpromised[unit.name]
@@ -123,11 +123,11 @@ class LiveStartPlanner(StartPlanner):
     def decide(self, now: float) -> Decisions:
         self.advance(now)
         self.free = np.maximum(self.base.rows[0], 0).astype(np.int64)
-        self._new.sort(key=lambda entry: entry.unit.order)
-        later, self._new = self._new[INSERTS:], self._new[:INSERTS]
+        new = sorted(self._new.values(), key=lambda entry: entry.unit.order)
+        self._new = {entry.unit.name: entry for entry in new[:INSERTS]}
         self.unplaced, self._hopeless = {}, set()
         out = super().decide(now)
-        self._new = [entry for entry in later if entry.where is None]
+        self._new = {entry.unit.name: entry for entry in new[INSERTS:] if entry.where is None}
         return out
 
     def _own_plan(self) -> CapacityProfile:
@@ -220,10 +220,10 @@ class LiveStartPlanner(StartPlanner):
         self._find_again()
         if not self._new:
             return
-        new = self._new
+        new = list(self._new.values())
         planned = [entry for entry in self.waiting.values() if entry.where is not None]
         if new[0].unit.priority > min((entry.unit.priority for entry in planned), default=FOREVER):
-            self._new = []
+            self._new = {}
             self._plan_these([*planned, *new])
         else:
             super()._insert_new(out)

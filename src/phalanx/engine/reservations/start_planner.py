@@ -61,7 +61,7 @@ class StartPlanner:
         self.running: dict[str, Running] = {}
         self._stretch = Stretch(self.settings.overrun_quantile)
         self.searches = 0
-        self._new: list[WaitingUnit] = []
+        self._new: dict[str, WaitingUnit] = {}  # units since the last `decide`
         self._credit = 0
         self._events = 0  # calls of `decide`
         self._largest = 1.0  # size of the largest unit so far
@@ -85,7 +85,7 @@ class StartPlanner:
         entry.passed_before = self._passed(unit)
         self.waiting[unit.name] = self._unpromised[unit.name] = entry
         self._by_demand.add(entry)
-        self._new.append(entry)
+        self._new[unit.name] = entry
         self._largest = max(self._largest, unit.size)
 
     def withdraw(self, name: str) -> None:
@@ -93,8 +93,8 @@ class StartPlanner:
         entry = self.waiting.pop(name)
         self._by_demand.remove(entry)
         self._unpromised.pop(name, None)
-        if any(new is entry for new in self._new):
-            self._new = [new for new in self._new if new is not entry]
+        if self._new.get(name) is entry:
+            del self._new[name]
         elif entry.where is not None:
             self.plan.change(entry.start, entry.until, entry.unit.demand, entry.where, +1)
             self._freed = True
@@ -265,7 +265,7 @@ class StartPlanner:
 
     def _start_in_order(self, out: Decisions) -> None:
         """Start what fits in order, without reservations; with STRICT the first that does not fit stops the rest."""
-        self._new, self._freed = [], False
+        self._new, self._freed = {}, False
         closed: set[Kind] = set()
         for entry in self._by_demand.in_order(lambda e: e.unit.order, closed=closed):
             where = self.base.fits(entry.unit.demand, self.now, self.now)
@@ -302,7 +302,7 @@ class StartPlanner:
 
     def _insert_new(self, out: Decisions) -> None:
         """Give every new unit the earliest room that delays no unit of equal or higher priority."""
-        new, self._new = sorted(self._new, key=lambda e: e.unit.order), []
+        new, self._new = sorted(self._new.values(), key=lambda e: e.unit.order), {}
         if not new:
             return
         old = len(self.waiting) - len(new)
