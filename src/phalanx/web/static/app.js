@@ -181,6 +181,13 @@ function toolbar() {
   $("zoom-out").addEventListener("click", () => map.zoom(1 / 1.5));
   $("zoom-all").addEventListener("click", () => map.whole());
   $("skip").addEventListener("click", () => $("view").focus());
+  document.addEventListener("keydown", (event) => {
+    const target = /** @type {Element} */ (event.target);
+    const search = /** @type {HTMLInputElement | null} */ ($("view").querySelector("input[type=search]"));
+    if (event.key !== "/" || !search || target.closest("input, select, textarea, dialog")) return;
+    search.focus();
+    event.preventDefault();
+  });
   $("view").addEventListener("keydown", (event) => event.key === "Escape" && $("view").querySelector(".back")?.click());
   $("logout").addEventListener("click", () => feed.leave());
   $("theme").addEventListener("click", () =>

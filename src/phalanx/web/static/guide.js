@@ -149,8 +149,10 @@ export class Guide {
         text: runs
           ? ""
           : blocker
-            ? "In a second terminal, with the two export lines that `make up` printed. Then watch the map: all 24 start in one moment."
-            : "Nothing that this guide knows of is in its way: the card of step 3 says what it waits for.",
+            ? "In a second terminal, with the export lines that `make up` printed. Then watch the map: all 24 start in one moment."
+            : waiting
+              ? "Nothing that this guide knows of is in its way: the card of step 3 says what it waits for."
+              : "No gang waits at the moment, so no command is needed. `phalanx up --demo` starts the demo again.",
         command: blocker || (runs ? "kubectl delete jobset training" : ""),
         done: runs && `${name("waiting")} got all its ${waiting.min} places at once.`,
         act: runs && [`Show ${name("waiting")}`, () => app.go("group", there.waiting)],

@@ -154,10 +154,10 @@ export class Table {
 
   press(event) {
     const row = event.target.closest("tbody tr");
-    if (!row) return;
-    if (event.key in STEP) this.step(STEP[event.key]);
+    if (!row && event.key === "ArrowDown") this.step(0);
+    else if (!row) return;
+    else if (event.key in STEP) this.step(STEP[event.key]);
     else if (event.key === "Enter" || event.key === " ") this.choose(row.dataset.row);
-    else if (event.key === "/") this.input.focus();
     else return;
     event.preventDefault();
   }
