@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import msgspec
@@ -439,6 +440,30 @@ def test_a_log_is_what_the_annotation_of_the_pod_says(server: LocalCluster, name
     assert server.ask("GET", path, limitBytes=5).body == b"one\nt"
     stamped = server.ask("GET", path, tailLines=1, timestamps="true").body.decode()
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{9}Z three\n", stamped)
+
+
+@pytest.mark.parametrize("end", ["succeeds", "is deleted", "has ended"])
+def test_a_followed_log_ends_with_the_pod(server: LocalCluster, namespace: str, end: str) -> None:
+    """`kubectl logs -f` is how scripts wait for a pod."""
+    pods = f"/api/v1/namespaces/{namespace}/pods"
+    body = pod("p")
+    body["metadata"]["annotations"] = {"simulation.phalanx.dev/log": "one\n"}
+    server.create(pods, body)
+    done = {"status": {"phase": "Succeeded"}}
+    if end == "has ended":
+        server.patch(f"{pods}/p/status", done)
+    with ThreadPoolExecutor(1) as threads:
+        answer = threads.submit(server.ask, "GET", f"{pods}/p/log", follow="true")
+        if end != "has ended":
+            server.create(pods, pod("other"))
+            server.delete(f"{pods}/other", gracePeriodSeconds="0")
+            with pytest.raises(TimeoutError):
+                answer.result(0.3)
+        if end == "is deleted":
+            server.delete(f"{pods}/p", gracePeriodSeconds="0")
+        elif end == "succeeds":
+            server.patch(f"{pods}/p/status", done)
+        assert answer.result(30).body == b"one\n"
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from phalanx.local.api.limits import Limits, too_large
 from phalanx.local.api.metrics import ApiMetrics
 from phalanx.local.api.negotiate import negotiate
 from phalanx.local.api.options import check_timeout
+from phalanx.local.api.pod_log import is_followed
 from phalanx.local.api.request import Answer, Request, User
 from phalanx.local.api.rights import Attributes, UserAccess, attributes_of, refusal
 from phalanx.local.api.route import CONNECTIONS, NOT_ALLOWED, UNKNOWN, parse, resolve, verb_of
@@ -191,7 +192,7 @@ class App:
         elif method in WITH_BODY:
             request.body = await self._body(receive)
         try:
-            if request.verb == "watch":
+            if request.verb == "watch" or is_followed(request):
                 return await self._watch(request, flow)
             answer = await self._api.handle(request)
         except ApiProblem as problem:
@@ -276,7 +277,7 @@ class App:
         )
 
     async def _watch(self, request: Request, flow: Flow) -> Answer:
-        """Answer a watch. Watches last long, so they are counted and take no seat."""
+        """Answer a watch, or follow a log. They last long, so they are counted and take no seat."""
         self.fairness.watch(flow)
         try:
             answer = await self._api.handle(request)

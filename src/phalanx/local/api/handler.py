@@ -11,6 +11,7 @@ from phalanx.local.api.body import read_apart
 from phalanx.local.api.context import Context
 from phalanx.local.api.index import Selection
 from phalanx.local.api.negotiate import negotiate
+from phalanx.local.api.pod_log import log_of
 from phalanx.local.api.read import Reader
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.route import CONNECTIONS, NOT_ALLOWED
@@ -60,6 +61,8 @@ class Api:
             protobuf_answers.check(request, form.shape)
         if verb == "watch":
             return await self._watch.handle(request)
+        if request.subresource == "log":
+            return log_of(request, self._reader.entry(request), self.ctx.store)
         if verb in ("get", "list"):
             answer = await self._reader.handle(request)
             return await protobuf_answers.converted(request, answer) if form.protobuf else answer

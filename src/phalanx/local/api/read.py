@@ -12,7 +12,6 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
 
 import msgspec
 
@@ -22,12 +21,12 @@ from phalanx.local.api.index import Selection
 from phalanx.local.api.negotiate import Form, negotiate
 from phalanx.local.api.options import invalid_options
 from phalanx.local.api.problems import not_found
-from phalanx.local.api.request import Answer, Request, query_flag
+from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.subresources import scale_of
 from phalanx.local.api.table import TableMaker
-from phalanx.local.api.view import View, api_version, decode, encode, item_head, object_in, partial, to_yaml, view_of
+from phalanx.local.api.view import View, api_version, encode, item_head, object_in, partial, to_yaml, view_of
 from phalanx.local.store.contract import Compacted, Entry
-from phalanx.model.fieldpath import forbidden, invalid, not_supported
+from phalanx.model.fieldpath import forbidden, not_supported
 from phalanx.model.kinds import FieldError
 
 CHUNK_ITEMS = 128  # per piece of a long list: the loop serves others between pieces
@@ -36,7 +35,6 @@ CHUNK_CHECKS = 8192  # comparisons of a selector between two turns of the loop
 MATCH, NOT_OLDER = "resourceVersionMatch", "NotOlderThan"
 MATCHES = ("Exact", NOT_OLDER, "")
 TOKEN_SECONDS = 300.0  # a token is good that long: elsewhere, revisions are compacted about as often
-LOG = "simulation.phalanx.dev/log"  # annotation: what `kubectl logs` prints of a pod
 FROM_NOW = -1  # revision in a continue token that continues at the latest revision
 
 
@@ -82,9 +80,6 @@ class Reader:
         kind, version = request.kind, request.version
         entry = self.entry(request)
         check_not_newer(parse_revision(request.query.get("resourceVersion", "")), self._ctx.store.revision)
-        if request.subresource == "log":
-            check_log_options(request)
-            return _log(request, decode(entry.value))
         if request.subresource == "scale":
             return Answer(body=encode(scale_of(kind, object_in(kind, version, entry.value))))
         if kind.convert is not None:
@@ -308,13 +303,6 @@ def too_old(asked: int, oldest: int) -> Expired:
     return Expired(f"too old resource version: {asked} ({oldest})")
 
 
-_LOG_NUMBERS = (  # of the query of a pod's log: the least value, and what is wrong with a smaller one
-    ("tailLines", 0, "must be greater than or equal to 0"),
-    ("limitBytes", 1, "must be greater than 0"),
-    ("sinceSeconds", 1, "must be greater than 0"),
-)
-
-
 class ExpiredContinue(Expired):
     """Return a 410 with a continue token for the latest revision."""
 
@@ -327,36 +315,3 @@ class ExpiredContinue(Expired):
 
     def status(self) -> dict[str, object]:
         return super().status() | {"metadata": {"continue": self._next}}
-
-
-def check_log_options(request: Request) -> None:
-    """Check the numbers of the query of a pod's log. Raises BadRequest or Invalid, as kube-apiserver."""
-    query = request.query
-    errors: list[FieldError] = []
-    for name, least, detail in _LOG_NUMBERS:
-        if name in query and (number := parse_signed(query, name)) < least:
-            errors.append(invalid(name, number, detail))
-    if "sinceSeconds" in query and "sinceTime" in query:
-        errors.append(forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
-    if errors:
-        raise invalid_options("PodLogOptions", errors, group="", name=request.name)
-
-
-def _log(request: Request, pod: Mapping[str, Any]) -> Answer:
-    """Return the log that an annotation gives; else an error that nothing runs in the pod."""
-    annotations = pod["metadata"].get("annotations") or {}
-    if LOG in annotations:
-        lines = annotations[LOG].splitlines(keepends=True)
-        if query_flag(request.query, "timestamps"):
-            started = (pod.get("status") or {}).get("startTime") or pod["metadata"]["creationTimestamp"]
-            stamp = started.removesuffix("Z") + ".000000000Z"
-            lines = [f"{stamp} {line}" for line in lines]
-        tail = parse_number(request.query, "tailLines") if "tailLines" in request.query else len(lines)
-        text = "".join(lines[max(0, len(lines) - tail) :])
-        limit = parse_number(request.query, "limitBytes") or len(text.encode())
-        return Answer(body=text.encode()[:limit], content_type="text/plain")
-    container = request.query.get("container", "")
-    text = f"pod {request.namespace}/{request.name} is simulated: its containers write no log\n"
-    if container:
-        text = f"container {container} of " + text
-    return Answer(body=text.encode(), content_type="text/plain")
