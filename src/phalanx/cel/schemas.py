@@ -82,7 +82,7 @@ class SchemaTypes:
             found = self.type_of(part, f"{name}.{short}") if short else None
             if short and found:
                 fields[short] = (key, found)
-                if key in _KEYWORDS:  # `self.namespace` is as good as `self.__namespace__`
+                if key in _KEYWORDS:  # `self.namespace` means the same as `self.__namespace__`
                     fields[key] = (key, found)
         self.objects[name] = t.ObjectFields(name, fields)
         return t.object_type(name)

@@ -143,7 +143,7 @@ class Site:
         follow = self._feed.follow(after)
         try:
             async for text in follow:
-                await self._may(request)  # a login that ended ends what it opened; the page then says so
+                await self._may(request)  # the end of a login ends its streams, and the page says so
                 async with asyncio.timeout(30):  # a page that reads nothing for this time is not open
                     await response.write(text)
         except (TimeoutError, ConnectionResetError, Unauthorized):

@@ -47,7 +47,7 @@ async def _seen(ctx: Context, about: Admitted, version: Version, obj: Json) -> J
 
 
 async def take(ctx: Context, about: Admitted, version: Version, patched: Any) -> None:
-    """Make what a webhook or policy left the new object of a write. Raises ValueError or ApiProblem."""
+    """Take what a webhook or policy returned as the new object of a write. Raises ValueError or ApiProblem."""
     assert about.new is not None
     kind = about.request.kind
     before: Json = about.new["metadata"]

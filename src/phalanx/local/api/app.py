@@ -313,7 +313,7 @@ class App:
     def _open(self, path: str, method: str, query: Mapping[str, str]) -> Answer:
         if method not in ("GET", "HEAD"):
             raise MethodNotAllowed(NOT_ALLOWED)
-        if path.startswith("/version"):  # the official Python client and kr8s write it with a slash behind
+        if path.startswith("/version"):  # the official Python client and kr8s add a slash
             # Clients that compare clocks read it here; in every answer it would cost more than it is worth.
             date = formatdate(self._api.ctx.clock.now(), usegmt=True)
             return Answer(body=encode(version_info()), headers={"Date": date})
@@ -386,7 +386,7 @@ class App:
             gone.cancel()
 
     def close_streams(self) -> None:
-        """End every watch: clients see the end of their answer and come back elsewhere or later."""
+        """End every watch; its client sees the end of the response and watches again."""
         for task in tuple(self._streams):
             task.cancel()
 

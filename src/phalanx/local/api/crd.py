@@ -72,7 +72,7 @@ class CustomKinds:
     def rules_of(self, kind: Kind, version: Version) -> CustomRules | None:
         """Return the rules of a version that is not the stored one; None where the rules of the kind itself apply.
 
-        A write is judged by the version it speaks.
+        A write is validated by the version that it is written in.
         """
         if version.openapi is None or version.name == kind.storage_version:
             return None

@@ -225,7 +225,7 @@ def _pieces(head: bytes, page: Sequence[Entry], view: Callable[[bytes], bytes], 
 
 
 def _joined(head: bytes, values: list[bytes], cut: bytes) -> bytes:
-    """Join the head and the items of a list in one go.
+    """Join the head and the items of a list in one step.
 
     Copying the items, or the whole to put the head before it, takes seven times as long.
     """

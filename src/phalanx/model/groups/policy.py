@@ -1,6 +1,6 @@
 """How a group is kept whole after it has started: one value, from a WorkloadPolicy, annotations and the configuration.
 
-A value that means nothing is a `FieldProblem` with the path of its field; the group is scheduled as if it were absent.
+An invalid value is a `FieldProblem` with the path of its field; the group is scheduled as if it were absent.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ Fields = Mapping[str, Any]  # some fields of a Policy by name: those that are se
 
 
 class FieldProblem(msgspec.Struct, frozen=True):
-    """A value that means nothing, or an annotation."""
+    """An invalid value of a field, or of an annotation."""
 
     path: str  # spec.timeouts.readySeconds, or the key of the annotation
     message: str

@@ -265,7 +265,7 @@ class Queue:
         return first if first < math.inf else None
 
     def node_gone(self, change: ClusterChange, now: float) -> None:
-        """Wake what a node was in the way of, and soon try waiting groups again: their messages count the node."""
+        """Wake units that the node blocked, and soon retry groups: their messages count it."""
         self.wake(change)
         self._recount = min(self._recount[0], now + RECOUNT_AFTER), now
 
