@@ -8,6 +8,7 @@ import struct
 from datetime import datetime
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -252,6 +253,18 @@ def test_what_we_write_reads_as_the_same_object(data: st.DataObject, name: str) 
     read = protobuf.decode(protobuf_writer.write(obj, schema), schema)
     conform(read, schema)
     assert _without_required_zeros(read, schema) == _without_required_zeros(obj, schema)
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data(), st.sampled_from(_KINDS))
+def test_objects_of_a_list_are_written_as_they_are_alone(data: st.DataObject, name: str) -> None:
+    schema = tables.record(name)
+    known: protobuf_writer.Known = {}
+    for _ in range(3):
+        obj = {key: value for key, value in data.draw(values(schema, 0)).items() if value is not None}
+        raw = msgspec.Raw(msgspec.json.encode(obj))
+        assert protobuf_writer.message_of_json(raw, schema, known) == protobuf_writer.message(obj, schema)
+        assert protobuf_writer.message_of_json(raw, schema, known) == protobuf_writer.message(obj, schema)
 
 
 def test_a_definition_with_its_schema_survives_both_ways() -> None:

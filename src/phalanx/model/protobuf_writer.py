@@ -62,6 +62,43 @@ def message(obj: Json, schema: Object) -> bytes:
     return b"".join(parts)
 
 
+Known = dict[tuple[str, bytes], bytes]  # (field, its JSON) -> the field, encoded
+
+
+def message_of_json(raw: msgspec.Raw, schema: Object, known: Known, levels: int = 1) -> bytes:
+    """Encode JSON. Objects of a list have much in common, so `known` keeps what long fields were encoded as.
+
+    levels: how many levels of objects are looked into; what is below is one value. `known`: for one list only.
+    """
+    plan = _plans.get(id(schema)) or _planned(schema)
+    if plan.embedded:
+        return message(msgspec.json.decode(raw), schema)
+    parts: list[bytes] = []
+    for name, value in _fields(raw).items():
+        writer = plan.writers.get(name)
+        text = bytes(value)
+        if writer is None or text == b"null":
+            continue
+        kind = schema.fields[name].type
+        if levels and isinstance(kind, Object):
+            parts.append(block(schema.fields[name].number, message_of_json(value, kind, known, levels - 1)))
+        elif len(text) < WORTH_KNOWING:
+            writer(msgspec.json.decode(text), parts)
+        else:
+            key = (f"{schema.name} {name}", text)
+            if (encoded := known.get(key)) is None:
+                made: list[bytes] = []
+                writer(msgspec.json.decode(text), made)
+                encoded = b"".join(made)
+                if len(known) < MOST_KNOWN:
+                    known[key] = encoded
+            parts.append(encoded)
+    return b"".join(parts)
+
+
+WORTH_KNOWING, MOST_KNOWN = 40, 10_000  # characters of JSON; fields
+_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+
 Writer = Callable[[Any, list[bytes]], None]  # (value, parts of the message so far)
 
 

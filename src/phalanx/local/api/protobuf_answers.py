@@ -11,13 +11,15 @@ import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import msgspec
+
 from phalanx.base.errors import NotAcceptable
 from phalanx.local.api.negotiate import PROTOBUF, Shape
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.view import Json, decode, in_protobuf
 from phalanx.model import tables
 from phalanx.model.builtin import body_schema
-from phalanx.model.protobuf_writer import message, watch_frame, write, write_list
+from phalanx.model.protobuf_writer import Known, message_of_json, watch_frame, write, write_list
 from phalanx.model.schema import Object
 
 METADATA = tables.record("meta/v1.PartialObjectMetadata")
@@ -33,19 +35,31 @@ def check(request: Request, shape: Shape) -> None:
 async def converted(request: Request, answer: Answer) -> Answer:
     if not answer.content_type.startswith("application/json"):
         return answer  # logs are always text
-    obj: Json = decode(answer.whole())
+    body = answer.whole()
     answer.chunks, answer.content_type = None, PROTOBUF
-    if request.verb in ("list", "deletecollection") and isinstance(obj.get("items"), list):
+    if request.verb in ("list", "deletecollection") and (found := _list(body)).items is not None:
         items: list[bytes] = []
-        schema = METADATA if obj["kind"] == "PartialObjectMetadataList" else request.version.schema
-        for at, item in enumerate(obj["items"]):
+        known: Known = {}
+        schema = METADATA if found.kind == "PartialObjectMetadataList" else request.version.schema
+        for at, item in enumerate(found.items):
             if at % BATCH == BATCH - 1:
                 await asyncio.sleep(0)
-            items.append(message(item, schema))
-        answer.body = write_list(obj["apiVersion"], obj["kind"], obj.get("metadata") or {}, items)
+            items.append(message_of_json(item, schema, known))
+        answer.body = write_list(found.apiVersion, found.kind, found.metadata, items)
     else:
+        obj: Json = decode(body)
         answer.body = write(obj, _schema(request, obj))
     return answer
+
+
+class _List(msgspec.Struct):
+    apiVersion: str = ""
+    kind: str = ""
+    metadata: Json = {}
+    items: list[msgspec.Raw] | None = None
+
+
+_list = msgspec.json.Decoder(_List).decode
 
 
 async def frames(
