@@ -124,6 +124,15 @@ def test_shared_capacity_says_how_much_is_used() -> None:
     assert listed["pods"] == ["default/p"]
 
 
+def test_a_device_that_pods_share_is_one_device_of_the_map() -> None:
+    shared = {**device("d0"), "allowMultipleAllocations": True, "capacity": {"memory": {"value": "80Gi"}}}
+    world = World(device_node("n0"), published("n0", shared, {**shared, "name": "d1"}))
+    for name in ("c", "d"):
+        world.see(claim(name, asks("r", 1, capacity={"requests": {"memory": "30Gi"}})), consumer(name, name))
+    row = rows(reader(world.run()))["n0"]
+    assert (row[2][0], row[3][0]) == (2, 1) and row[6] == {"pods/default/0": [2, 1]}  # two pods on one of two devices
+
+
 def test_what_a_pending_gang_asks_for_is_counted_as_top_does() -> None:
     world = device_cluster(2, 2)
     world.see(gang_group("train", 3), *(claim(f"c{i}", asks("r", 2)) for i in range(3)))

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from phalanx.engine.devices.facts import ruled_out
-from phalanx.engine.devices.inventory import Device
+from phalanx.engine.devices.inventory import Device, DeviceKey
 from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import ALL_ROWS, DeviceState, extended_key
 from phalanx.engine.explain.device_table import any_of, asked_devices, device_table
@@ -84,10 +84,11 @@ class DeviceView:
     def held(self, records: Iterable[PodRecord], resource: str) -> dict[str, int]:
         """Return the number of devices of a column per pod, for pods of one node, by pod key.
 
-        A claim shared by several pods counts for the first one.
+        A claim, or a device, shared by several pods counts for the first one.
         """
         request = self._classes.get(resource.removeprefix(IMPLICIT_RESOURCE_PREFIX))
         seen: set[ClaimKey] = set()
+        counted: set[DeviceKey] = set()
         found: dict[str, int] = {}
         for record in records if request is not None else ():
             for key in (*record.claims, extended_key(record)):
@@ -95,7 +96,8 @@ class DeviceView:
                 if held is None or key in seen:
                     continue
                 seen.add(key)
-                devices = {device for device, _ in held.devices}
+                devices = {device for device, _ in held.devices} - counted
+                counted |= devices
                 known = (self._state.inventory.devices.get(device) for device in devices)
                 count = sum(1 for device in known if device is not None and self._selects(request, device))
                 if count:
