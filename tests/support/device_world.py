@@ -13,6 +13,7 @@ from phalanx.engine.engine import Engine
 from phalanx.engine.explain import whatif
 from phalanx.engine.explain.values import WhatIfAnswer
 from phalanx.engine.framework.settings import EngineSettings
+from phalanx.engine.state.claims import claims_of
 from phalanx.model import objects as o
 from phalanx.model.gates import Gates
 from phalanx.model.objects.devices import EXTENDED_CLAIM_ANNOTATION, ConsumerReference, ResourceClaimStatus
@@ -236,10 +237,10 @@ class World:
         twice = {key: names for key, names in users.items() if len(names) > 1}
         assert not twice, twice
         for name, where in self.bound.items():
-            for each in self.objects["Pod", name].spec.resource_claims or ():
-                places = {got.split("/")[0] for got in self.devices(each.resource_claim_name)}
+            for _, each in claims_of(self.objects["Pod", name]):
+                places = {got.split("/")[0] for got in self.devices(each)}
                 assert not [place for place in places if place != where and ("Node", place) in self.objects], name
-                assert self.devices(each.resource_claim_name), f"{name} is bound without devices"
+                assert self.devices(each), f"{name} is bound without devices"
 
 
 def _extended_name(pod: str) -> str:

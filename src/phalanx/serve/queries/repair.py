@@ -17,6 +17,7 @@ from phalanx.engine.events import Gone, NodeChanged, Outcome, PodChanged
 from phalanx.model.groups import Group, GroupKey, Member, MemberState
 from phalanx.model.groups.policy import TERMINATE_ALL
 from phalanx.model.objects import Node, Pod
+from phalanx.serve.queries.moved_claims import with_claims_moved
 
 NODE = "Node"
 MOST_STEPS = 200  # engine steps per answer
@@ -216,6 +217,7 @@ class _Trial:
                 ),
                 spec=msgspec.structs.replace(pod.spec, node_name=""),
             )
+            again = with_claims_moved(self._engine, pod, again)
             self._again[meta.uid] = f"{meta.namespace}/{name}"
             self._engine.apply(PodChanged(again))
 
@@ -228,6 +230,8 @@ class _Trial:
                 if isinstance(decision, d.Bind):
                     self._places[key] = decision.node
                     engine.apply(Outcome(decision.id))
+                elif isinstance(decision, d.ReserveClaim | d.CreateExtendedClaim | d.ReleaseClaim):
+                    engine.apply(Outcome(decision.id))
                 elif isinstance(decision, d.Nominate) and decision.node:
                     self._places[key] = decision.node
                 elif isinstance(decision, d.Evict):
@@ -239,7 +243,7 @@ class _Trial:
     def answer(self, group: Group, members: Sequence[Member], together: bool, waiting: Iterable[str] = ()) -> Move:
         forest = self._engine.cluster.forest
         keys = [self._again[member.pod.metadata.uid] for member in members] + sorted(waiting)
-        nodes = [self._places[key] for key in keys if key in self._places]
+        nodes = [node for key in keys if (node := self._place(key))]
         root = forest.root_of(group.key) or group.key
         unit = f"{root.kind.lower()}/{root.namespace}/{root.name}"
         leaves = forest.leaves(group.key)
@@ -257,6 +261,12 @@ class _Trial:
             evicts=[pod for preemptor, pod in self._evicted if preemptor == unit],
             message=missing,
         )
+
+    def _place(self, key: str) -> str:
+        """Return the node of a pod, also of one that would wait there for its devices to be prepared; "" if none."""
+        record = self._engine.pods.records.get(key)
+        row = record.row if record is not None else -1
+        return self._places.get(key, "") or (self._engine.columns.names[row] if row >= 0 else "")
 
     def _message(self, keys: Iterable[str], root: GroupKey) -> str:
         """Return the message of the first pending pod that has one, else of the group."""
