@@ -16,7 +16,7 @@ from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
-from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
+from phalanx.local.nodes import Fleet, KubeletOptions, SimulatedNodes, parse_topology
 from phalanx.local.store import Store
 from phalanx.local.system_controllers import SystemControllers, bootstrap
 from phalanx.model import builtin
@@ -65,8 +65,7 @@ class Inside:
     async def start_nodes(self, count: int = 1, topology: str = "", options: KubeletOptions | None = None) -> Any:
         nodes = SimulatedNodes(
             self.client,
-            count,
-            parse_topology(topology),
+            Fleet(count, parse_topology(topology)),
             options=options or KubeletOptions(speed=50),
         )
         return await self.run(nodes.run(), nodes.ready)

@@ -24,7 +24,7 @@ from phalanx.local.api.handler import Api
 from phalanx.local.api.index import index_of
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
-from phalanx.local.nodes import KubeletOptions, SimulatedNodes, parse_topology
+from phalanx.local.nodes import Fleet, KubeletOptions, SimulatedNodes, parse_topology
 from phalanx.local.store import Store
 from phalanx.local.store.contract import Entry
 from phalanx.local.system_controllers import SystemControllers
@@ -100,7 +100,7 @@ class SimulatedCluster:
 
     async def start_nodes(self, count: int, topology: str = "", options: KubeletOptions | None = None) -> None:
         self.nodes = SimulatedNodes(
-            self.client_of("kubelet"), count, parse_topology(topology), clock=self.clock, options=options
+            self.client_of("kubelet"), Fleet(count, parse_topology(topology)), clock=self.clock, options=options
         )
         await self._start("nodes", self.nodes)
 

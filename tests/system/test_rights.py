@@ -144,7 +144,7 @@ async def perform(client: GroupApi, outcomes: dict[int, Outcome], *decisions: d.
             announced.set()
 
     recorder = Recorder(client, "phalanx", "phalanx-1", Ticking(), rng)
-    executor = Executor(client, recorder, report, clock, rng, scheduler_name="phalanx")
+    executor = Executor(client, recorder, report, clock, rng)
     tasks = [asyncio.create_task(recorder.run()), asyncio.create_task(executor.run())]
     about = ObjectRef("v1", "Pod", "default", "p", "u")
     for _ in range(3):  # the same news again, much later: a series

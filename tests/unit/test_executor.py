@@ -32,7 +32,7 @@ class Bench:
         self.outcomes: dict[int, Outcome] = {}
         clock, rng = SystemClock(), random.Random(1)
         self.recorder = Recorder(client, "sched", "sched-1", clock, rng)
-        self.executor = Executor(client, self.recorder, self._report, clock, rng, scheduler_name="sched")
+        self.executor = Executor(client, self.recorder, self._report, clock, rng)
 
     def _report(self, outcome: Outcome) -> None:
         assert outcome.decision not in self.outcomes, "reported twice"

@@ -14,7 +14,7 @@ import pytest
 from phalanx.base.errors import ApiProblem, Forbidden, ServiceUnavailable, Unauthorized
 from phalanx.serve.callers import Guarded
 from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
-from phalanx.web.in_cluster import DashboardAtHealth
+from phalanx.web.in_cluster import InClusterDashboard
 from phalanx.web.tokens import LoginTokens
 from support.dashboard import Browser
 from support.local_cluster import LocalCluster, local_cluster
@@ -29,7 +29,7 @@ class AtHealth:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._process = SchedulerProcess(settings, dashboard=partial(DashboardAtHealth, name="prod-east"))
+        self._process = SchedulerProcess(settings, dashboard=partial(InClusterDashboard, name="prod-east"))
         asyncio.run_coroutine_threadsafe(self._process.start(), self._loop).result(30)
         assert self._process.health is not None
         self.url = f"http://127.0.0.1:{self._process.health.port}"

@@ -44,6 +44,7 @@ def nodes(
       phalanx nodes --kubeconfig data/kubeconfig --nodes 100 --topology zones=2,racks=8
       phalanx nodes --kubeconfig data/kubeconfig --like ~/.kube/config
     """
+    from phalanx.local.nodes.fleet import Fleet
     from phalanx.local.nodes.simulation import SimulatedNodes
     from phalanx.local.nodes.topology import parse_topology
     from phalanx.serve.component import Loop
@@ -62,7 +63,7 @@ def nodes(
         making.stop()
 
     def make(client: Any) -> Loop:
-        simulated = SimulatedNodes(client, count, parsed, originals=originals, notify=making.notify)
+        simulated = SimulatedNodes(client, Fleet(count, parsed, originals=originals), notify=making.notify)
         return Loop("nodes", simulated.run, ready=lambda: made(simulated))
 
     making.start()

@@ -122,7 +122,7 @@ def scheduler(
     from phalanx.serve.scheduler_config import load_config
     from phalanx.serve.scheduler_process import SchedulerProcess, SchedulerSettings
     from phalanx.serve.settings import Listen
-    from phalanx.web.in_cluster import DashboardAtHealth
+    from phalanx.web.in_cluster import InClusterDashboard
 
     configure_logging(log_level)
     parsed, document = load_config(config, scheduler_name)
@@ -150,7 +150,7 @@ def scheduler(
             dialects=dialects,
             kueue=kueue,
         ),
-        dashboard=partial(DashboardAtHealth, name=name) if dashboard else None,
+        dashboard=partial(InClusterDashboard, name=name) if dashboard else None,
     )
 
     def ready() -> str:

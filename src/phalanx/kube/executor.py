@@ -69,14 +69,12 @@ class Executor:
         clock: Clock,
         rng: random.Random,
         *,
-        scheduler_name: str = "phalanx",
         may_act: Callable[[], bool] = lambda: True,
     ) -> None:
         """may_act: checked before each bind and eviction: a process that was stopped may have lost its lease unseen."""
         self._may_act = may_act
         self._client, self._recorder, self._report = client, recorder, report
         self._rng = rng
-        self._scheduler_name = scheduler_name
         self._urgent: asyncio.Queue[d.Decision] = asyncio.Queue()
         self.status = StatusWriter(client, report, clock, rng, writers=STATUS_WRITERS)
         self._claims = ClaimWriter(client, clock, rng)
@@ -269,7 +267,6 @@ class Executor:
                 evict.event_reason,
                 "Preempting",
                 evict.event_message,
-                controller=self._scheduler_name,
             )
             await retrying(
                 lambda: self._client.delete(PODS, evict.name, evict.namespace, uid=evict.uid), self._rng, attempts=8
@@ -306,7 +303,6 @@ class Executor:
             event.reason,
             event.action,
             event.message,
-            controller=self._scheduler_name,
         )
 
 

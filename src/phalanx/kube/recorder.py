@@ -80,12 +80,8 @@ class Recorder:
         note: str,
         *,
         related: ObjectRef | None = None,
-        controller: str = "",
     ) -> None:
-        """Record an event. Never waits, never raises.
-
-        controller: reporting name, if it is not the recorder's (several scheduler profiles).
-        """
+        """Record an event. Never waits, never raises."""
         now = self._clock.now()
         note = note if len(note) <= MAX_NOTE else note[: MAX_NOTE - 3] + "..."
         key = (regarding, related, type_, reason, action, note)
@@ -109,7 +105,7 @@ class Recorder:
             "kind": "Event",
             "metadata": {"name": name, "namespace": namespace},
             "eventTime": rfc3339_micro(now),
-            "reportingController": controller or self._controller,
+            "reportingController": self._controller,
             "reportingInstance": self._instance,
             "action": action,
             "reason": reason,

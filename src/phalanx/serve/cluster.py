@@ -13,7 +13,7 @@ from phalanx.local.api.limits import Limits
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.component import Component, ComponentGroup, Supervised
 from phalanx.serve.metrics.at_scrape import counter_text
-from phalanx.serve.scheduler_parts import DecidingSettings
+from phalanx.serve.scheduler_parts import SchedulingSettings
 from phalanx.serve.settings import ServerSettings
 
 log = logging.getLogger(__name__)
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 Part = Callable[[ApiServer], Component]  # called when the API server serves
 
 
-class ClusterSettings(DecidingSettings, frozen=True, kw_only=True):
+class ClusterSettings(SchedulingSettings, frozen=True, kw_only=True):
     server: ServerSettings = msgspec.field(default_factory=ServerSettings)
     nodes: int | None = 0  # None: `usual_nodes` in a new cluster, else the existing number
     topology: str = ""

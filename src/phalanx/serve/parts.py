@@ -11,7 +11,7 @@ import msgspec
 
 from phalanx.local.nodes.autoscaler import Autoscaler
 from phalanx.local.nodes.devices import parse_devices
-from phalanx.local.nodes.fleet import Notify
+from phalanx.local.nodes.fleet import Fleet, Notify
 from phalanx.local.nodes.node_groups import NodeGroup, parse_node_groups
 from phalanx.local.nodes.simulation import SimulatedNodes
 from phalanx.local.nodes.topology import Topology, parse_topology
@@ -26,7 +26,7 @@ from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.paths import PATHS
 from phalanx.serve.recording import next_recording
 from phalanx.serve.scheduler import SchedulerService
-from phalanx.serve.scheduler_parts import DecidingSettings, SchedulerParts
+from phalanx.serve.scheduler_parts import SchedulerParts, SchedulingSettings
 
 # Called with the scheduler before it starts, by views of its state.
 Follow = Callable[[ApiServer, SchedulerService, Diagnostics], None]
@@ -74,11 +74,11 @@ def scheduler(settings: ClusterSettings, source: DemandSource, follow: Follow | 
     def make(server: ApiServer) -> Component:
         nonlocal starts
         starts += 1
-        deciding: DecidingSettings = settings
+        scheduling: SchedulingSettings = msgspec.structs.replace(settings, pools=source.pools)
         if settings.record is not None and starts > 1:
-            deciding = msgspec.structs.replace(settings, record=next_recording(settings.record))
+            scheduling = msgspec.structs.replace(scheduling, record=next_recording(settings.record))
         client, clock = server.client("phalanx-scheduler"), server.context.clock
-        made = SchedulerParts(client, deciding, settings.server.gates, clock, pools=source.pools)
+        made = SchedulerParts(client, scheduling, settings.server.gates, clock)
         source.follow(made.service, made.diagnostics)
         server.measure("scheduler", made.metrics.text)
         for path in PATHS:
@@ -102,12 +102,9 @@ def simulated_nodes(settings: ClusterSettings, notify: Notify | None = None) -> 
     def make(server: ApiServer) -> Component:
         nodes = SimulatedNodes(
             server.client("phalanx-nodes"),
-            settings.nodes,
-            topology,
-            usual=settings.usual_nodes,
+            Fleet(settings.nodes, topology, settings.usual_nodes, drivers=drivers),
             clock=server.context.clock,
             notify=notify,
-            devices=drivers,
         )
         return Loop("nodes", nodes.run, ready=nodes.ready.wait)
 

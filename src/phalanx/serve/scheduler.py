@@ -131,7 +131,6 @@ class SchedulerService:
             self._outcome,
             clock,
             rng,
-            scheduler_name=name,
             may_act=lambda: options.may_act() and (lease is None or lease.holds),
         )
         self._informers: list[Informer[Any]] = []

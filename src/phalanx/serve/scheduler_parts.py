@@ -37,7 +37,7 @@ from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 log = logging.getLogger(__name__)
 
 
-class DecidingSettings(msgspec.Struct, frozen=True, kw_only=True):
+class SchedulingSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of a scheduler, wherever it runs."""
 
     config: SchedulerConfig = msgspec.field(default_factory=default_config)
@@ -48,22 +48,22 @@ class DecidingSettings(msgspec.Struct, frozen=True, kw_only=True):
     dialects: tuple[str, ...] = ()  # other schedulers whose PodGroups are used
     kueue: bool = False  # answer admission checks of Kueue
     provisioning: str = ""  # class of ProvisioningRequests for groups that lack nodes; "": none
+    pools: Sequence[DeclaredPool] = ()  # nodes that an autoscaler may create
 
 
 class SchedulerParts:
     def __init__(
         self,
         client: Client,
-        settings: DecidingSettings,
+        settings: SchedulingSettings,
         gates: Gates,
         clock: Clock,
         *,
         writer: Client | None = None,
         may_act: Callable[[], bool] = lambda: True,
-        pools: Sequence[DeclaredPool] = (),
     ) -> None:
         """`writer`: client of the scheduler itself, if its calls are limited. `may_act`: checked before each bind and
-        eviction. `pools`: nodes that an autoscaler may create."""
+        eviction."""
         self._client, self._settings, self._gates, self._clock = client, settings, gates, clock
         times = PluginTimes(clock, settings.slow_plugin)
         engine = Engine(settings.config.engine(), gates, watch=times.watch)
@@ -79,7 +79,7 @@ class SchedulerParts:
         )
         rng = random.Random()  # system seed; its values, such as names of events, are not secret
         service = self.service = SchedulerService(writer or client, engine, gates, clock, rng, options)
-        self.diagnostics = Diagnostics(engine, client, gates, lambda: service.synced, clock.now, pools)
+        self.diagnostics = Diagnostics(engine, client, gates, lambda: service.synced, clock.now, settings.pools)
         self.metrics = SchedulerMetrics(service)
         DemandMetrics(self.metrics.registry, service, self.diagnostics)
 

@@ -26,12 +26,11 @@ from phalanx.serve.certificate_files import CertificateFiles
 from phalanx.serve.health import HealthServer, Secure, made_at_start
 from phalanx.serve.leadership import Leadership
 from phalanx.serve.metrics.process import ProcessMetrics
-from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.paths import PATHS
 from phalanx.serve.recording import next_recording
 from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
-from phalanx.serve.scheduler_parts import DecidingSettings, SchedulerParts
+from phalanx.serve.scheduler_parts import SchedulerParts, SchedulingSettings
 from phalanx.serve.settings import Listen
 from phalanx.serve.start_checks import SCHEDULER_RIGHTS, report_lacking
 from phalanx.serve.watchdog import Watchdog
@@ -39,7 +38,7 @@ from phalanx.serve.watchdog import Watchdog
 log = logging.getLogger(__name__)
 
 
-class SchedulerSettings(DecidingSettings, frozen=True, kw_only=True):
+class SchedulerSettings(SchedulingSettings, frozen=True, kw_only=True):
     kubeconfig: str = ""  # "" = in-cluster
     context: str = ""
     gates: Gates = msgspec.field(default_factory=Gates)
@@ -70,7 +69,7 @@ class InCluster(Protocol):
 
 
 Leader = Callable[[], str | None]  # None: this process leads; "": no leader is known
-MakeInCluster = Callable[[SchedulerService, Diagnostics, Guarded, HttpClient, Clock, Leader], InCluster]
+MakeInCluster = Callable[[SchedulerParts, Guarded, HttpClient, Clock, Leader], InCluster]
 
 
 class SchedulerProcess:
@@ -159,9 +158,7 @@ class SchedulerProcess:
         guarded = Guarded(parts.diagnostics, callers)
         routes: dict[str, Handler] = dict.fromkeys(PATHS, guarded.handle)
         if self._make_dashboard is not None:
-            self._dashboard = self._make_dashboard(
-                parts.service, parts.diagnostics, guarded, client, self._clock, lambda: self._leadership.leader
-            )
+            self._dashboard = self._make_dashboard(parts, guarded, client, self._clock, lambda: self._leadership.leader)
             routes |= self._dashboard.routes()
         return routes
 

@@ -1,8 +1,8 @@
 """The dashboard of a scheduler in a cluster: below /dashboard/ at its health address, for users of the API server.
 
-A login needs a bearer token. The API server says whether it is genuine and what its owner may do: `get` on
-/phalanx/v1/dashboard lets look, `post` on /phalanx/v1/whatif lets ask. It is asked again every minute, and the login
-ends after an hour.
+A login needs a bearer token. The API server authenticates it and authorizes its user: `get` on /phalanx/v1/dashboard
+allows viewing, `post` on /phalanx/v1/whatif allows queries. Both are checked again every minute, and the login ends
+after an hour.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden
 from phalanx.serve.callers import Guarded
-from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.queries.paths import BASE
-from phalanx.serve.scheduler import SchedulerService
+from phalanx.serve.scheduler_parts import SchedulerParts
 from phalanx.web.feed import Feed
 from phalanx.web.history import UsageHistory
 from phalanx.web.login import ASK, LOOK, Login
@@ -34,11 +33,10 @@ SESSION_SECONDS = 3600.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class DashboardAtHealth:
+class InClusterDashboard:
     def __init__(
         self,
-        service: SchedulerService,
-        diagnostics: Diagnostics,
+        parts: SchedulerParts,
         guarded: Guarded,
         client: Client,
         clock: Clock,
@@ -47,6 +45,7 @@ class DashboardAtHealth:
         name: str = "",
     ) -> None:
         """name: of the cluster, for the header of the page"""
+        service = parts.service
         reader = EngineReader(service.engine, clock.now)
         history = UsageHistory(reader, clock.now)
         self._feed = feed = Feed(reader, history, clock, leader, name=name)
@@ -64,7 +63,7 @@ class DashboardAtHealth:
 
         self._site = Site(
             feed,
-            Questions(reader, diagnostics, client, history, objects=False),
+            Questions(reader, parts.diagnostics, client, history, objects=False),
             login,
             prefix=PREFIX,
             tokens=LoginTokens(rights, clock.now),

@@ -32,7 +32,7 @@ from phalanx.local.api.limits import Limits
 from phalanx.local.api.server import connections
 from phalanx.local.api.write import Writer
 from phalanx.local.client import LocalClient
-from phalanx.local.nodes import SimulatedNodes, parse_topology
+from phalanx.local.nodes import Fleet, SimulatedNodes, parse_topology
 from phalanx.local.nodes.devices import parse_devices
 from phalanx.local.store import Store
 from phalanx.local.store.window import WindowBounds
@@ -242,8 +242,6 @@ class Nodes(Process):
         async with self.client() as client:
             await SimulatedNodes(
                 client,
-                self._count,
-                parse_topology(self._topology),
+                Fleet(self._count, parse_topology(self._topology), drivers=self._devices),
                 clock=self.clock,
-                devices=self._devices,
             ).run()

@@ -22,6 +22,7 @@ from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, ApiProblem
 from phalanx.base.resources import NODES
 from phalanx.base.retry import delay, verdict
+from phalanx.local.nodes.devices import SimulatedDriver
 from phalanx.local.nodes.topology import Topology, usual_topology
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.kinds import Json
@@ -127,23 +128,25 @@ def _ignore_progress(done: int, total: int) -> None:
     """Ignore progress."""
 
 
-async def create_fleet(
-    client: Client,
-    count: int | None,
-    topology: Topology | None,
-    clock: Clock,
-    usual: int = USUAL,
-    notify: Notify = _ignore_progress,
-) -> int:
+class Fleet(msgspec.Struct, frozen=True):
+    """Simulated nodes that a user requests."""
+
+    count: int | None = 0  # None: the existing nodes, or `default_count` in a new cluster
+    topology: Topology | None = None
+    default_count: int = USUAL
+    originals: Sequence[Json] = ()  # nodes of another cluster to copy
+    drivers: Sequence[SimulatedDriver] = ()  # whose devices every node gets
+
+
+async def create_fleet(client: Client, fleet: Fleet, clock: Clock, notify: Notify = _ignore_progress) -> int:
     """Create the nodes 0 … count-1 that do not exist; return how many were created. Existing nodes are not changed.
 
-    count: None means the existing nodes, or `usual` in a new cluster. A difference between existing nodes and the
-    request is logged.
+    A difference between existing nodes and the request is logged.
     """
     rng, attempt = random.Random(0), 0  # a single process creates nodes: no jitter needed
     while True:
         try:
-            return await _complete_fleet(client, count, topology, clock, usual, notify)
+            return await _complete_fleet(client, fleet, clock, notify)
         except ApiProblem as problem:
             if verdict(problem) == "final":
                 raise
@@ -152,14 +155,13 @@ async def create_fleet(
             attempt += 1
 
 
-async def _complete_fleet(
-    client: Client, count: int | None, topology: Topology | None, clock: Clock, usual: int, notify: Notify
-) -> int:
+async def _complete_fleet(client: Client, fleet: Fleet, clock: Clock, notify: Notify) -> int:
     existing = await _list_simulated(client)
+    count = fleet.count
     if count is None:
-        count = 0 if existing else usual
-    _report_differences(existing, count, topology)
-    wanted = topology or usual_topology(count)
+        count = 0 if existing else fleet.default_count
+    _report_differences(existing, count, fleet.topology)
+    wanted = fleet.topology or usual_topology(count)
     indexes = (index for index in range(count) if node_name(index) not in existing)
     now = clock.now()
     missing = sum(node_name(index) not in existing for index in range(count))

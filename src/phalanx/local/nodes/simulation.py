@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, SystemClock
 from phalanx.base.tasks import run_all
 from phalanx.local.nodes.device_publisher import DevicePublisher
-from phalanx.local.nodes.devices import SimulatedDriver
-from phalanx.local.nodes.fleet import USUAL, Notify, create_copies, create_fleet
+from phalanx.local.nodes.fleet import Fleet, Notify, create_copies, create_fleet
 from phalanx.local.nodes.heartbeats import Heartbeats
 from phalanx.local.nodes.kubelet import KubeletOptions, SimulatedKubelet
-from phalanx.local.nodes.topology import Topology
 
 
 class SimulatedNodes:
@@ -23,28 +19,17 @@ class SimulatedNodes:
     def __init__(
         self,
         client: Client,
-        count: int | None = 0,
-        topology: Topology | None = None,
+        fleet: Fleet,
         *,
-        usual: int = USUAL,
-        originals: Sequence[dict[str, Any]] = (),
         clock: Clock | None = None,
         options: KubeletOptions | None = None,
         notify: Notify | None = None,
-        devices: Sequence[SimulatedDriver] = (),
     ) -> None:
-        """Configure the nodes.
-
-        count: None means the existing nodes, or `usual` in a new cluster. originals: nodes of another cluster to copy.
-        devices: drivers whose devices every node gets. notify: called with the numbers of nodes created and missing.
-        """
+        """`notify`: called with the numbers of nodes created and missing."""
         self.ready = asyncio.Event()
         self._client = client
-        self._count = count
-        self._topology = topology
-        self._usual = usual
-        self._originals = originals
-        self._devices = DevicePublisher(client, devices)
+        self._fleet = fleet
+        self._devices = DevicePublisher(client, fleet.drivers)
         self._notify: Notify = notify or (lambda done, total: None)
         self._clock = clock or SystemClock()
         self.kubelet = SimulatedKubelet(client, self._clock, options)
@@ -52,9 +37,9 @@ class SimulatedNodes:
         self._heartbeats = Heartbeats(client, self._clock, self.kubelet.nodes.values, every)
 
     async def run(self) -> None:
-        if self._originals:
-            await create_copies(self._client, self._originals, self._clock, self._notify)
-        await create_fleet(self._client, self._count, self._topology, self._clock, self._usual, self._notify)
+        if self._fleet.originals:
+            await create_copies(self._client, self._fleet.originals, self._clock, self._notify)
+        await create_fleet(self._client, self._fleet, self._clock, self._notify)
         await self._devices.start()
         await run_all((("kubelet", self.kubelet.run()), ("heartbeats", self._beat()), ("devices", self._devices.run())))
 
