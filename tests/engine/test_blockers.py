@@ -10,6 +10,7 @@ from phalanx.cli.why import render
 from phalanx.engine import decisions as d
 from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.scheduling.queue.units import QueueName
+from phalanx.model.groups.keys import HOSTNAME
 from phalanx.serve.queries.queue_view import QueueView
 from phalanx.testing.builders import composite, node, pod, pod_group, pv, pvc
 from support.asked_engine import Asked, ask
@@ -379,6 +380,26 @@ def test_fewer_domains_than_pods_that_keep_apart_can_never_fit() -> None:
         "this can never fit on the nodes there are"
     )
     assert [change.text for change in item.relaxations] == ["minCount 2 instead of 3 fits now"]
+
+
+def test_pods_that_keep_apart_by_host_name_are_on_nodes() -> None:
+    run = cluster().see(pod_group("g").gang(5))
+    keep_apart = (pod(f"g-{i}").label("app", "db").anti_affinity(HOSTNAME, {"app": "db"}) for i in range(5))
+    run.see(*(each.group("g") for each in keep_apart))
+    run.step()
+    assert run.why("PodGroup", "g").headline == (
+        "5 pods are needed and podAntiAffinity allows one of them on a node; there are 4 nodes: "
+        "this can never fit on the nodes there are"
+    )
+
+
+def test_a_gang_on_one_node_says_node_and_not_hostname() -> None:
+    run = Asked().see(*(node(f"n{i}").cpu("64").gpu(8).label(HOSTNAME, f"n{i}") for i in range(4)))
+    run.see(pod_group("g").gang(3).topology(HOSTNAME), *(pod(f"g-{i}").gpu(3).group("g") for i in range(3)))
+    run.step()
+    item = run.why("PodGroup", "g")
+    assert item.headline == "Needs 3 pods at once on one node; the best one, n0, has room for 2 (short of GPU)"
+    assert "hostname" not in " ".join([item.headline, *(change.text for change in item.relaxations)])
 
 
 def test_fewer_nodes_than_pods_with_a_host_port_can_never_fit() -> None:

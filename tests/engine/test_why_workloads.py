@@ -90,6 +90,39 @@ def test_a_suspended_job_and_one_over_its_quota_say_so(up: LocalCluster, phalanx
     up.delete("/api/v1/namespaces/limited")
 
 
+def test_a_paused_rollout_is_named_with_the_command_that_resumes_it(up: LocalCluster, phalanx: Phalanx) -> None:
+    here = ("--kubeconfig", str(up.kubeconfig))
+    deployments = "/apis/apps/v1/namespaces/default/deployments"
+    labels = {"app": "halted"}
+    spec: Json = {"replicas": 2, "paused": True, "selector": {"matchLabels": labels}}
+    spec["template"] = {"metadata": {"labels": labels}, "spec": pod("x", gpus=1)["spec"]}
+    body: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "halted"}, "spec": spec}
+    up.create(deployments, body)
+    resume = "`kubectl rollout resume deployments/halted -n default` resumes it"
+    text = phalanx("why", "deploy/halted", *here, code=1)
+    assert f"Its rollout is paused (spec.paused), so it has no pods of its current template; {resume}" in text
+    assert "has no groups" not in text and "asks for no group" not in text
+    up.delete(f"{deployments}/halted")
+
+
+def test_a_deployment_that_asks_for_no_group_does_not_blame_its_own_condition(
+    up: LocalCluster, phalanx: Phalanx
+) -> None:
+    deployments = "/apis/apps/v1/namespaces/default/deployments"
+    labels = {"app": "huge"}
+    spec: Json = {"replicas": 1, "selector": {"matchLabels": labels}}
+    spec["template"] = {"metadata": {"labels": labels}, "spec": pod("x", gpus=99)["spec"]}
+    body: Json = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "huge"}, "spec": spec}
+    up.create(deployments, body)
+    path = f"{deployments}/huge"
+    up.wait(path, lambda found: (found.get("status") or {}).get("conditions"))
+    up.wait(PODS, lambda found: any(each["metadata"]["name"].startswith("huge-") for each in found["items"]))
+    text = phalanx("why", "deployment/huge", "--kubeconfig", str(up.kubeconfig), code=1)
+    assert "MinimumReplicasUnavailable" not in text and "asks for no group" in text
+    assert "the largest node has 8: this can never fit" in text
+    up.delete(path, propagationPolicy="Background")
+
+
 def test_a_workload_without_groups_is_answered_for_by_its_pods(up: LocalCluster, phalanx: Phalanx) -> None:
     replica_sets = "/apis/apps/v1/namespaces/default/replicasets"
     labels = {"app": "plain"}

@@ -46,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory):
         ("why podgroup/x --kubeconfig good", "kubectl get podgroups -n default"),
         ("why job/x -n nope --kubeconfig good", "kubectl get namespaces"),
         ("why job/x --kubeconfig nofile", "`phalanx list`"),
-        ("why job/x --kubeconfig good --context nope", "there is phalanx"),
+        ("why job/x --kubeconfig good --context nope", "kubeconfig good has no entry named 'nope' in contexts"),
         ("why foo/x --kubeconfig good", "kinds are pod, podgroup"),
         ("why jobb/x --kubeconfig good", "did you mean job/x?"),
         ("why job/x --kubeconfig text.yaml", "is not a kubeconfig"),

@@ -55,6 +55,10 @@ async def each_root(ask_one: AskOne, what: str, where: Where) -> list[CommandRes
                 f"Is suspended ({field}); `kubectl patch {what} -n {namespace} --type merge -p '{resume}'` resumes it"
             )
             answers.append(_no_pods(found.resource.kind, namespace, owned, text))
+        elif _paused(body):
+            resume = f"`kubectl rollout resume {found.resource.plural}/{owned} -n {namespace}` resumes it"
+            text = f"Its rollout is paused (spec.paused), so it has no pods of its current template; {resume}"
+            answers.append(_no_pods(found.resource.kind, namespace, owned, text))
         elif problem := await _failed_creation(client, found.resource.kind, namespace, owned):
             text = f"Its pods cannot be created: {problem}"
             answers.append(_no_pods(found.resource.kind, namespace, owned, text))
@@ -82,6 +86,12 @@ def _suspended(body: Json) -> str:
     if (spec.get("runPolicy") or {}).get("suspend"):
         return "spec.runPolicy.suspend"
     return "spec.suspend" if spec.get("suspend") else ""
+
+
+def _paused(body: Json) -> bool:
+    """Say whether a paused rollout keeps a Deployment from creating the pods of its current template."""
+    spec, status = body.get("spec") or {}, body.get("status") or {}
+    return bool(spec.get("paused")) and (status.get("updatedReplicas") or 0) < spec.get("replicas", 1)
 
 
 def _no_pods(kind: str, namespace: str, name: str, headline: str) -> CommandResult:
@@ -211,7 +221,7 @@ async def _instead(
     conditions = [
         f"{condition.get('reason') or condition['type']}: {condition.get('message')}"
         for condition in (body.get("status") or {}).get("conditions") or ()
-        if condition.get("status") == "False" and condition.get("message")
+        if condition.get("status") == "False" and condition.get("message") and _asks(body)
     ]
     announced = [*refused[-1:], *conditions[-1:]][:1]
     pods = [pod for pod in await _items(client, r.PODS, namespace) if _belongs(pod, body)]

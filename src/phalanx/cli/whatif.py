@@ -127,7 +127,8 @@ def read(name: str) -> list[Any]:
     except Unreadable as problem:
         raise CommandError(str(problem)) from None
     if not found:
-        raise CommandError(f"{name} has no documents: give manifests of pods, groups or workloads")
+        source = "standard input" if name == "-" else name
+        raise CommandError(f"{source} has no documents: give manifests of pods, groups or workloads")
     for document in found:
         if not isinstance(document, dict) or not document.get("kind") or not document.get("apiVersion"):
             raise CommandError(f"{name}: every document needs apiVersion and kind")

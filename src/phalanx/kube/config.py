@@ -131,9 +131,9 @@ def load(path: str | Path, context_name: str = "") -> Connection:
     name = context_name or document.get("current-context") or ""
     if not name:
         raise ConfigProblem("current-context", f"not set in {path}; name a context with --context NAME")
-    context = _entry(document, "contexts", name, "context")
-    cluster = _entry(document, "clusters", str(context.get("cluster") or ""), "cluster")
-    user = _entry(document, "users", str(context["user"]), "user") if context.get("user") else {}
+    context = _entry(path, document, "contexts", name, "context")
+    cluster = _entry(path, document, "clusters", str(context.get("cluster") or ""), "cluster")
+    user = _entry(path, document, "users", str(context["user"]), "user") if context.get("user") else {}
     server = str(cluster.get("server") or "")
     if not server:
         raise ConfigProblem("clusters[].cluster.server", f"missing in {path}")
@@ -149,7 +149,7 @@ def load(path: str | Path, context_name: str = "") -> Connection:
     )
 
 
-def _entry(document: Mapping[str, Any], section: str, name: str, inner: str) -> dict[str, Any]:
+def _entry(path: Path, document: Mapping[str, Any], section: str, name: str, inner: str) -> dict[str, Any]:
     found = document.get(section)
     entries = [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list) else []
     for entry in entries:
@@ -159,7 +159,8 @@ def _entry(document: Mapping[str, Any], section: str, name: str, inner: str) -> 
                 raise ConfigProblem(f"{section}[].{inner}", f"of {name!r} is no mapping")
             return cast(dict[str, Any], content)
     known = [str(entry.get("name")) for entry in entries]
-    raise ConfigProblem(section, f"has no entry named {name!r}; there is {', '.join(known[:10]) or 'none'}")
+    there = ", ".join(known[:10]) or "none"
+    raise ConfigProblem("", f"kubeconfig {path} has no entry named {name!r} in {section}; there is {there}")
 
 
 def _exec(plugin: Mapping[str, Any] | None) -> ExecPlugin | None:

@@ -21,7 +21,7 @@ from phalanx.engine.explain.pending import PendingReasons
 from phalanx.engine.explain.relax import type_words
 from phalanx.engine.explain.trial import TrialAttempt
 from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, Relaxation, ShapeDemand
-from phalanx.engine.placement.outcome import domain_word, plural
+from phalanx.engine.placement.outcome import domain_phrase, plural
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
 from phalanx.engine.scheduling.queue.units import (
     AttemptUnit,
@@ -123,7 +123,7 @@ class _Demand:
             return []
         pool, domain = nodes[0][0], nodes[0][1].metadata.labels.get(key, "")
         like = pool.like(key, domain) or pool.example
-        where = f" in {domain_word(key)} {domain}" if domain else ""
+        where = f" {domain_phrase(key)} {domain}" if domain else ""
         text = f"{plural(len(nodes), 'more free node')} {type_words(like)}{where} would do"
         return [Relaxation("nodes", text, True, True, to=f"{len(nodes)} {like.metadata.name}")]
 

@@ -22,7 +22,7 @@ from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
 from phalanx.engine.placement.blockers import NOT_READY
-from phalanx.engine.placement.outcome import domain_word, plural
+from phalanx.engine.placement.outcome import domain_phrase, domain_word, plural
 from phalanx.engine.placement.plain import CANNOT_ALLOCATE, about_devices, code_of_filter, without
 from phalanx.engine.placement.problem import groups as parts_below
 from phalanx.engine.placement.problem import leaves
@@ -253,7 +253,7 @@ class _Relaxer:
             names = self._built.problem.domain_names[part.key]
             if why.best in names:
                 rows = np.flatnonzero((column == list(names).index(why.best)) & self._columns.alive[: self._columns.n])
-                return rows.tolist(), f" in {domain_word(part.key)} {why.best}"
+                return rows.tolist(), f" {domain_phrase(part.key)} {why.best}"
         return everywhere.tolist(), ""
 
     def _types(self, rows: Sequence[int]) -> list[NodeType]:

@@ -15,7 +15,7 @@ import numpy as np
 
 from phalanx.engine.devices.facts import device_facts
 from phalanx.engine.devices.state import DeviceState
-from phalanx.engine.placement.outcome import amount_word, domain_word, plural
+from phalanx.engine.placement.outcome import amount_word, domain_phrase, domain_word, plural
 from phalanx.engine.placement.plain import of_rules
 from phalanx.engine.placement.rule_words import (
     MOST_NAMED,
@@ -36,7 +36,6 @@ from phalanx.engine.state.pod_rules import ANTI, terms_of_shape
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import GroupForest, GroupKey
-from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.tolerations import NO_SCHEDULE, tolerated, untolerated
@@ -150,7 +149,7 @@ def _one_per_domain(columns: Columns, shape: Shape, minimum: int) -> Iterator[Bl
     """Yield a sentence for each rule that keeps pods of this shape apart, if there are fewer domains than pods."""
     never = "this can never fit on the nodes there are"
     apart = [
-        (term.key, f"podAntiAffinity allows one of them in a {domain_word(term.key)}")
+        (term.key, f"podAntiAffinity allows one of them {domain_phrase(term.key, 'a')}")
         for term in terms_of_shape(shape)
         if term.kind == ANTI and shape.namespace in term.namespaces and term.matcher.matches(shape.labels)
     ]
@@ -161,7 +160,7 @@ def _one_per_domain(columns: Columns, shape: Shape, minimum: int) -> Iterator[Bl
         if (
             ids.size and ids.all() and domains < minimum
         ):  # a node without the label is not in any domain: no limit there
-            word = plural(domains, "node" if key == HOSTNAME else domain_word(key))
+            word = plural(domains, domain_word(key))
             yield Blocker("NeverFits", f"{minimum} pods are needed and {rule}; there are {word}: {never}")
     if shape.host_ports and 0 < int(rows.sum()) < minimum:
         ports = few([str(port) for _, _, port in shape.host_ports], "and")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import msgspec
 
 from phalanx.engine.placement.problem import Ints, Leaf, Subtree
+from phalanx.model.groups.keys import HOSTNAME
 
 
 class SearchVerdict(enum.Enum):
@@ -85,8 +86,13 @@ def amount_word(resource: str, amount: float) -> str:
 
 
 def domain_word(key: str) -> str:
-    """Return the short name of a topology key: topology.kubernetes.io/zone -> zone."""
-    return key.rsplit("/", 1)[-1]
+    """Return the short name of a topology key: topology.kubernetes.io/zone -> zone, kubernetes.io/hostname -> node."""
+    return "node" if key == HOSTNAME else key.rsplit("/", 1)[-1]
+
+
+def domain_phrase(key: str, before: str = "") -> str:
+    """Return a topology key after its preposition: in rack, on node; with `before`, in one rack or on a node."""
+    return " ".join(("on" if key == HOSTNAME else "in", *filter(None, [before]), domain_word(key)))
 
 
 def sentence(why: Certificate) -> str:
@@ -105,7 +111,7 @@ def sentence(why: Certificate) -> str:
     if why.key is not None and why.domains == 0:
         parts.append(f"no node in reach has the label {why.key}")
     elif why.together:
-        best = f" in {domain_word(why.key)} {why.best}" if why.key is not None and why.best else ""
+        best = f" {domain_phrase(why.key)} {why.best}" if why.key is not None and why.best else ""
         parts.append(f"each of them fits alone{best}, but not all side by side{limited}")
     else:
         best = f"best {domain_word(why.key)} {why.best} fits" if why.key is not None and why.best else "room for"
@@ -123,5 +129,5 @@ def _where(why: Certificate) -> str:
     if why.key is None:
         return ""
     if why.pinned is not None:
-        return f" in {domain_word(why.key)} {why.pinned}, where its running members are"
-    return f" in one {domain_word(why.key)}"
+        return f" {domain_phrase(why.key)} {why.pinned}, where its running members are"
+    return f" {domain_phrase(why.key, 'one')}"

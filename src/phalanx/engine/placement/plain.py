@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from phalanx.engine.placement.outcome import domain_word, plural
+from phalanx.engine.placement.outcome import domain_phrase, plural
 from phalanx.engine.placement.problem import DEVICES, FEW_PER_NODE
 
 _INSUFFICIENT = "Insufficient "
@@ -109,13 +109,13 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
     noun = "child group" if inner.composite else "pod"
     where = ""
     if inner.key and inner.pinned:
-        where = f" in {domain_word(inner.key)} {inner.pinned}, where its running members are"
+        where = f" {domain_phrase(inner.key)} {inner.pinned}, where its running members are"
     elif inner.key:
-        where = f" in one {domain_word(inner.key)}"
+        where = f" {domain_phrase(inner.key, 'one')}"
     if inner.key and inner.domains == 0:
         return f"{who} {plural(inner.needed, noun)} at once{where}; no node has the label {inner.key}"
     if inner.together:
-        best = f" in {domain_word(inner.key)} {inner.best}" if inner.key and inner.best else ""
+        best = f" {domain_phrase(inner.key)} {inner.best}" if inner.key and inner.best else ""
         return (
             f"{who} {plural(inner.needed, noun)} at once{where}; "
             f"each fits alone{best}, not all together{_short(inner, rules)}"

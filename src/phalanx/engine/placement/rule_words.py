@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from phalanx.engine.placement.outcome import amount_word, domain_word
+from phalanx.engine.placement.outcome import amount_word, domain_phrase, domain_word
 from phalanx.engine.placement.plain import RuleWords
 from phalanx.engine.state.columns import PODS, Bools, Columns
 from phalanx.engine.state.objects import Objects
@@ -43,7 +43,7 @@ def rule_words(columns: Columns, objects: Objects, shape: Shape) -> RuleWords:
         keys = few(dict.fromkeys(each.key for each in spread), "or")
         found["node(s) didn't match pod topology spread constraints (missing"] = f"lack label {keys} {_SPREAD_KEY}"
         rules = [
-            f"{selected(each.matcher)} in one {domain_word(each.key)} (maxSkew {each.max_skew})" for each in spread
+            f"{selected(each.matcher)} {domain_phrase(each.key, 'one')} (maxSkew {each.max_skew})" for each in spread
         ]
         found["node(s) didn't match pod topology spread"] = f"would have too many pods with {few(rules, 'or')}"
     found |= _volumes(objects, shape)
@@ -73,7 +73,7 @@ def rules_beyond_resources(shapes: Iterable[Shape]) -> list[str]:
     found: dict[str, None] = {}
     for shape in list(dict.fromkeys(shapes))[:MOST_RULES]:
         for term in terms_of_shape(shape):
-            where = "on the same node" if term.key == HOSTNAME else f"in the same {domain_word(term.key)}"
+            where = domain_phrase(term.key, "the same")
             if term.kind == REQUIRED:
                 found[f"a pod with {selected(term.matcher)} {where} (podAffinity)"] = None
             elif term.kind == ANTI:
