@@ -1,4 +1,5 @@
-"""Clean up ResourceClaims: remove deleted consumers from reservedFor and deallocate unused claims.
+"""Keep reservedFor of ResourceClaims: remove deleted consumers, add pods that got a node without this scheduler, and
+deallocate unused claims.
 
 A claim that is being deleted loses its finalizer once nothing is allocated.
 """
@@ -9,6 +10,7 @@ import msgspec
 
 from phalanx.base import resources as r
 from phalanx.base.errors import Conflict, NotFound
+from phalanx.controllers.devices.consumers import claims_on_node, group_of, missing_consumer
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import finished
@@ -26,6 +28,7 @@ class ResourceClaimsController(Controller):
         self._pods = caches.of(r.PODS)
         self._groups = caches.of(r.POD_GROUPS, optional=True)
         self._claims.index("consumer", _consumers)
+        self._pods.index("claim on a node", claims_on_node)
         self._claims.on_change(self._claim_changed)
         self._pods.on_change(self._pod_changed)
         self._groups.on_change(self._group_changed)
@@ -40,6 +43,9 @@ class ResourceClaimsController(Controller):
         pod = new if new is not None else old
         if pod is not None and (new is None or finished(new)):
             self._look(pod["metadata"]["uid"])
+        if new is not None and (found := claims_on_node(new)) and (old is None or found != claims_on_node(old)):
+            for claim in found:
+                self.queue.add(Key(*claim.split("/")))
 
     def _group_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None and old is not None:
@@ -64,8 +70,10 @@ class ResourceClaimsController(Controller):
         status: Json = claim.get("status") or {}
         reserved: list[Json] = status.get("reservedFor") or []
         left = [each for each in reserved if await self._exists(claim, each)]
+        if status.get("allocation"):
+            left += self._on_nodes(claim, left)
         unused = not left and bool(status.get("allocation")) and (bool(reserved) or deleting(claim))
-        if len(left) != len(reserved) or unused:
+        if left != reserved or unused:
             change: Json = {**status, "reservedFor": left or None}
             if unused:
                 change["allocation"] = change["devices"] = None
@@ -78,6 +86,16 @@ class ResourceClaimsController(Controller):
             meta = {**claim["metadata"], "finalizers": [each for each in finalizers if each != CLAIM_FINALIZER] or None}
             claim = await self._update({**claim, "metadata": meta})
         await self._delete_with_owner(claim)
+
+    def _on_nodes(self, claim: Json, reserved: list[Json]) -> list[Json]:
+        """Return the consumers missing in reservedFor: someone bound a pod by its nodeName, or edited the claim."""
+        namespace, found = claim["metadata"]["namespace"], list[Json]()
+        for pod in self._pods.by_index("claim on a node", f"{namespace}/{claim['metadata']['name']}"):
+            group = self._groups.get(namespace, name) if (name := group_of(pod)) else None
+            consumer = missing_consumer(pod, group, claim, reserved + found)
+            if consumer is not None:
+                found.append(consumer)
+        return found
 
     async def _delete_with_owner(self, claim: Json) -> None:
         """Delete a claim that was created for a pod which has finished; the garbage collector handles deleted pods."""
