@@ -8,7 +8,7 @@ from typing import Any
 
 from . import types as t
 from .declarations import merge
-from .environment import KUBERNETES, Environment
+from .environment import FOR_NEW, KUBERNETES, Environment
 from .functions.authorizer import AUTHORIZER, RESOURCE_CHECK
 from .functions.texts import JSON_PATCH
 from .program import Program
@@ -93,7 +93,6 @@ _OBJECTS: dict[str, t.ObjectFields] = {
         ),
     )
 }
-_PATCH_FUNCTIONS = merge(KUBERNETES.items(), JSON_PATCH)
 
 
 class AdmissionEnvironment(Environment):
@@ -105,9 +104,11 @@ class AdmissionEnvironment(Environment):
         params: bool = False,
         patch: bool = False,
         composed: bool = True,
+        new: bool = False,
         types: Mapping[str, t.Type] | None = None,
         objects: Mapping[str, t.ObjectFields] | None = None,
     ) -> None:
+        """`new`: for an expression that is about to be stored, which may use fewer functions than a stored one."""
         known: dict[str, t.Type] = {
             "object": t.DYN,
             "oldObject": t.DYN,
@@ -120,10 +121,11 @@ class AdmissionEnvironment(Environment):
             known["params"] = t.DYN
         if composed:
             known["variables"] = t.object_type("kubernetes.variables")
+        functions = FOR_NEW if new else KUBERNETES
         super().__init__(
             {**known, **(types or {})},
             {**_OBJECTS, **(objects or {})},
-            _PATCH_FUNCTIONS if patch else KUBERNETES,
+            merge(functions.items(), JSON_PATCH) if patch else functions,
         )
         self._patch = patch
         self._variables: dict[str, tuple[str, t.Type]] = {}

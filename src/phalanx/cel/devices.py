@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from . import types as t
-from .environment import Environment
+from .environment import FOR_NEW, Environment
 from .estimate import estimate
 from .functions.numbers import QUANTITY, quantity, semver
 from .program import Program
@@ -41,7 +41,7 @@ _ENVIRONMENT = Environment(
         )
     },
 )
-
+_FOR_NEW = Environment(_ENVIRONMENT.variables, _ENVIRONMENT.objects, FOR_NEW)
 
 # Sizes that the API allows: domains and drivers of 63 characters, names of 32, 32 attributes, values of 64.
 _ATTRIBUTE = Sized(64)
@@ -212,9 +212,12 @@ def _constant_index(node: Any) -> tuple[Any, str]:
 
 
 @lru_cache(maxsize=_INTERNED)
-def compile_device_selector(expression: str) -> CompiledSelector | CompileError:
-    """Return the selector of an expression, or its compile error. Results are interned by expression."""
-    program = _ENVIRONMENT.compile(expression)
+def compile_device_selector(expression: str, new: bool = False) -> CompiledSelector | CompileError:
+    """Return the selector of an expression, or its compile error. Results are interned by expression.
+
+    `new`: it is about to be stored, and may use fewer functions than a stored one.
+    """
+    program = (_FOR_NEW if new else _ENVIRONMENT).compile(expression)
     if isinstance(program, CompileError):
         return CompileError(f"compilation failed: {program.message}", program.problems)
     if program.type.kind not in ("bool", "dyn"):

@@ -25,7 +25,10 @@ from .validators import literal_problems
 KUBERNETES: Functions = merge(
     STANDARD, TIMES, OPTIONALS, STRINGS, REGEXES, LISTS, QUANTITIES, SEMVERS, IPS, URLS, FORMATS, AUTHORIZERS
 )
-"""The functions of Kubernetes 1.37's base environment."""
+"""The functions of Kubernetes 1.37's base environment, for expressions that are stored already."""
+
+FOR_NEW: Functions = {name: overloads for name, overloads in KUBERNETES.items() if name != "includes"}
+"""The functions for expressions that are new or change: those that Kubernetes 1.36 has as well, for a way back."""
 
 _FRAMES = 6_000  # Python frames that the deepest legal expression needs to be compiled
 

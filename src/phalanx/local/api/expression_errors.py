@@ -67,7 +67,7 @@ def _conditions(environment: AdmissionEnvironment, conditions: Any, at: str) -> 
 def _webhooks(obj: Json) -> Iterator[FieldError]:
     for i, hook in enumerate(obj.get("webhooks") or ()):
         if hook.get("matchConditions"):
-            environment = AdmissionEnvironment(composed=False)
+            environment = AdmissionEnvironment(composed=False, new=True)
             yield from _conditions(environment, hook["matchConditions"], f"webhooks[{i}].matchConditions")
 
 
@@ -88,9 +88,10 @@ def _variables(environment: AdmissionEnvironment, spec: Json) -> Iterator[FieldE
 
 
 def _policy(spec: Json, *, patch: bool) -> tuple[AdmissionEnvironment, list[FieldError]]:
-    environment = environment_of(spec, patch=patch)
+    environment = environment_of(spec, patch=patch, new=True)
     errors = list(_variables(environment, spec))
-    errors += _conditions(environment_of(spec, composed=False), spec.get("matchConditions"), "spec.matchConditions")
+    conditions = environment_of(spec, composed=False, new=True)
+    errors += _conditions(conditions, spec.get("matchConditions"), "spec.matchConditions")
     return environment, errors
 
 
@@ -159,7 +160,7 @@ def _device_selectors(obj: Json) -> Iterator[FieldError]:
     for path, expression in expressions(obj, str(obj.get("kind") or "")):
         if len(expression.encode()) > MAX_EXPRESSION:
             continue
-        found = compile_device_selector(expression)
+        found = compile_device_selector(expression, new=True)
         if isinstance(found, CompileError):
             yield invalid(path, expression, found.message)
         elif found.max_cost > MAX_COST:

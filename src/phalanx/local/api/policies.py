@@ -340,9 +340,11 @@ def _match(body: Json) -> Match:
     return Match(body, RuleSelectors.of(body))
 
 
-def environment_of(spec: Json, *, patch: bool = False, composed: bool = True) -> AdmissionEnvironment:
+def environment_of(
+    spec: Json, *, patch: bool = False, composed: bool = True, new: bool = False
+) -> AdmissionEnvironment:
     """Return the environment that the expressions of a policy are compiled in."""
-    return AdmissionEnvironment(params=bool(spec.get("paramKind")), patch=patch, composed=composed)
+    return AdmissionEnvironment(params=bool(spec.get("paramKind")), patch=patch, composed=composed, new=new)
 
 
 def compile_policy(policy: Json) -> AdmissionPolicy:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from phalanx.cel import types as t
-from phalanx.cel.environment import Environment
+from phalanx.cel.declarations import Functions
+from phalanx.cel.environment import FOR_NEW, KUBERNETES, Environment
 from phalanx.cel.estimate import MOST, estimate
 from phalanx.cel.program import Program
 from phalanx.cel.schemas import EMBEDDED, LIST_KEYS, LIST_TYPE, SchemaTypes, value_of
@@ -98,9 +99,9 @@ def _node(schema: Json, rules: Any, name: str, types: SchemaTypes, root: bool = 
     return None if node.empty else node
 
 
-def _rule(body: Json, own: t.Type, types: SchemaTypes) -> ValidationRule:
+def _rule(body: Json, own: t.Type, types: SchemaTypes, functions: Functions = KUBERNETES) -> ValidationRule:
     old = t.optional_of(own) if body.get("optionalOldSelf") else own
-    environment = Environment({"self": own, "oldSelf": old}, types.objects)
+    environment = Environment({"self": own, "oldSelf": old}, types.objects, functions)
     program = environment.compile(str(body.get("rule") or ""))
     message: Program | CompileError | None = None
     text = str(body.get("messageExpression") or "")
@@ -353,7 +354,7 @@ class _Definition:
         sized = size_of_schema(schema, is_root) if rules else None
         if not form and own is not None:
             for i, body in enumerate(rules):
-                rule, at = _rule(body, own, self.types), f"{path}.{RULES}[{i}]"
+                rule, at = _rule(body, own, self.types, FOR_NEW), f"{path}.{RULES}[{i}]"
                 yield from _compile_errors(rule, at, place.loose)
                 yield from self.cost_errors(rule, at, place, sized)
         for key, part in (schema.get("properties") or {}).items():
