@@ -129,6 +129,34 @@ def test_a_gang_stays_in_one_hypernode(cluster: LocalCluster) -> None:
     assert nodes <= {"node-00000", "node-00001"} or nodes <= {"node-00002", "node-00003"}
 
 
+def test_remedies_name_the_podgroup_of_the_user(cluster: LocalCluster) -> None:
+    here = space(cluster, "remedies")
+    cluster.apply(group(here, minMember=20), *(pod(here, f"p{n}") for n in range(20)))
+    found = cluster.wait(
+        f"/phalanx/v1/why?kind=PodGroup&namespace={here}&name=g", lambda found: "minCount" in str(found)
+    )
+    assert "change the minimum in podgroups.scheduling.volcano.sh/g" in str(found)
+
+
+def test_a_podgroup_with_parts_is_explained_by_its_own_name(cluster: LocalCluster) -> None:
+    here = space(cluster, "parts")
+    cluster.apply(group(here, minMember=2, minTaskMember={"worker": 2}), pod(here, "w0", task="worker"))
+    found = cluster.wait(f"/phalanx/v1/why?kind=PodGroup&namespace={here}&name=g", lambda found: bool(found))
+    assert "g-worker" in str(found)
+
+
+def test_whatif_reads_the_podgroups_of_manifests(cluster: LocalCluster) -> None:
+    two = [pod("default", f"p{n}", task="worker") for n in range(2)]
+
+    def asked(*manifests: Any) -> Any:
+        return cluster.create("/phalanx/v1/whatif", {"items": [*two, *manifests], "namespace": "default"})
+
+    whole = asked(group("default", minMember=2, minTaskMember={"worker": 2}))
+    assert [item["root"] for item in whole["items"]] == ["compositepodgroup/default/g"] and whole["fits"]
+    assert not asked(group("default", minMember=3))["fits"]  # a member is missing
+    assert "spec.minMember: 'many'" in str(asked(group("default", minMember="many")))
+
+
 def test_groups_of_another_scheduler_are_left_alone(cluster: LocalCluster) -> None:
     theirs, ours = space(cluster, "theirs"), space(cluster, "after-theirs")
     cluster.apply(group(theirs, minMember=1), pod(theirs, "p", scheduler="volcano"))

@@ -29,6 +29,7 @@ from phalanx.kube.dialects.hypernodes import RESOURCE as HYPERNODES
 from phalanx.kube.dialects.hypernodes import HyperNode, labels
 from phalanx.kube.recorder import ObjectRef, Recorder
 from phalanx.model import objects
+from phalanx.model.groups.keys import TRANSLATED_FROM
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup
 from phalanx.model.objects.pod import PodSchedulingGroup
 
@@ -164,9 +165,13 @@ class ForeignGroups:
         wanted: dict[tuple[str, str], PodGroup | CompositePodGroup] = {}
         if state.translation is not None:
             priority = min(self._pods[name.namespace, pod][1].spec.priority or 0 for pod in state.pods)
+            resource = DIALECTS[name.dialect].resource
+            origin = {TRANSLATED_FROM: f"{resource.plural}.{resource.group}/{name.name}"}
             for group in state.translation.groups:
                 spec: Any = msgspec.structs.replace(group.spec, priority=priority)
-                made = msgspec.structs.replace(group, spec=spec)
+                meta: Any = group.metadata
+                meta = msgspec.structs.replace(meta, annotations=meta.annotations | origin)
+                made = msgspec.structs.replace(group, metadata=meta, spec=spec)
                 wanted[type(made).__name__, made.metadata.name] = made
         found: list[events.Event] = []
         for kind, gone in [key for key in state.sent if key not in wanted]:

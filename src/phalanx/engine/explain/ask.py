@@ -18,7 +18,7 @@ from phalanx.engine.explain.hints import Needs
 from phalanx.engine.explain.levels import levels_of, placed_enough, pods_of
 from phalanx.engine.explain.pending import held
 from phalanx.engine.explain.relax import for_pod, relaxations
-from phalanx.engine.explain.remedies import applied_object, owner_of_pod, with_how
+from phalanx.engine.explain.remedies import applied_object, owner_of_pod, translated_from, with_how
 from phalanx.engine.explain.sentences import missing_in_tree, missing_members
 from phalanx.engine.explain.trial import TrialAttempt, verdict_of
 from phalanx.engine.explain.values import (
@@ -231,8 +231,12 @@ class _Query:
     def group(self, key: GroupKey) -> Why:
         if self._groups is None:
             raise Unknown("this scheduler runs without groups (feature gates GenericWorkload and GangScheduling)")
-        if self._groups.forest.named(key) is None:
-            raise Unknown(f"the scheduler knows no {key.kind} {key.namespace}/{key.name}")
+        forest = self._groups.forest
+        if forest.named(key) is None:
+            tree = forest.group(GroupKey(COMPOSITE, key.namespace, key.name))  # of a PodGroup that has parts
+            if key.kind != POD_GROUP or tree is None or not translated_from(tree):
+                raise Unknown(f"the scheduler knows no {key.kind} {key.namespace}/{key.name}")
+            key = tree.key
         return self._of_group(key)
 
     def workload(self, namespace: str, name: str) -> list[Why]:
@@ -277,7 +281,7 @@ class _Query:
             if tree is not None and root is not None and waiting and queue.place not in ("gated", "search"):
                 now, changes = self._try(groups.tree(root, tree))
                 owner = owner_of(groups.forest, tree)
-                changes = with_how(changes, applied_object(owner, head), owned=bool(owner))
+                changes = with_how(changes, applied_object(owner, tree), owned=bool(owner))
         if now is not None and now.result != "placed":
             queue = self._queue(root, proof=now.proof or (last.proof if last is not None else None))
         below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import msgspec
 
 from phalanx.engine.explain.values import Relaxation
-from phalanx.model.groups import GroupKey
+from phalanx.model.groups import Group
+from phalanx.model.groups.keys import TRANSLATED_FROM
 from phalanx.model.objects.meta import ObjectMeta
 
 # Kinds that replace pods of an old template.
@@ -20,6 +21,8 @@ _RULES = {
     "HostPorts": ("ports", "with another hostPort, or without one"),
     "Taints": ("tolerations", "with a toleration"),
 }
+# What can be changed in a PodGroup of another scheduler, where the fields have other names.
+_OF_DIALECTS = {"topology": "the topology constraint", "members": "the minimum"}
 _TEMPLATE_HASH = "pod-template-hash"
 # Label of pods -> the kind that made their controller.
 _MADE_FOR = {"jobset.sigs.k8s.io/jobset-name": "JobSet", "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet"}
@@ -39,6 +42,8 @@ def with_how(found: Sequence[Relaxation], what: str, *, owned: bool) -> list[Rel
 def _how(change: Relaxation, what: str, owned: bool) -> str:
     group = not owned and not what.startswith("pod/")  # a group that pods use is not deleted without them
     again = f"delete {what} and its pods, and apply them again" if group else f"delete {what} and apply it again"
+    if change.change in _OF_DIALECTS and "." in what.partition("/")[0]:
+        return f"change {_OF_DIALECTS[change.change]} in {what}"
     if change.change == "topology":
         rest = f"with the topology key {change.to}" if change.to else "without schedulingConstraints"
         return f"schedulingConstraints cannot be changed after creation: {again} {rest}"
@@ -90,7 +95,18 @@ def owner_of_pod(metadata: ObjectMeta) -> str:
     return ""
 
 
-def applied_object(owner: str, key: GroupKey) -> str:
-    """Return "jobset/train" as kubectl names it: the owner ("JobSet train"), or the group itself."""
+def applied_object(owner: str, group: Group) -> str:
+    """Return "jobset/train" as kubectl names it: the owner ("JobSet train"), or the group itself.
+
+    For the translation of a PodGroup of another scheduler, that PodGroup.
+    """
+    if foreign := translated_from(group):
+        return foreign
+    key = group.key
     kind, _, name = owner.partition(" ")
     return f"{kind.lower()}/{name}" if name else f"{key.kind.lower()}/{key.name.partition('/')[0]}"
+
+
+def translated_from(group: Group) -> str:
+    """Return the PodGroup of another scheduler that a group stands for; "" if it is a group of its own."""
+    return group.source.metadata.annotations.get(TRANSLATED_FROM, "") if group.source is not None else ""

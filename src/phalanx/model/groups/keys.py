@@ -37,6 +37,8 @@ REPLACES = "scheduling.phalanx.dev/replaces"
 # Only inside the scheduler, on the translation of an unusable PodGroup of another scheduler: what is wrong with it.
 # Annotations of objects do not begin with a slash.
 UNUSABLE = "/unusable"
+# Likewise, on every translation: that PodGroup as kubectl names it, such as podgroups.scheduling.volcano.sh/train.
+TRANSLATED_FROM = "/translated-from"
 # A scheduling gate that the linking webhook adds to pods of a workload that grew, until its group has that count.
 SIZE_GATE = "scheduling.phalanx.dev/group-size"
 

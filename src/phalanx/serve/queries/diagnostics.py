@@ -56,14 +56,16 @@ class Diagnostics:
         ready: Callable[[], bool],
         now: Callable[[], float] = time.time,
         pools: Sequence[DeclaredPool] = (),
+        dialects: Sequence[str] = (),
     ) -> None:
-        """`pools`: nodes that an autoscaler may create, for `demand`; by default more of the existing types."""
+        """`pools`: nodes that an autoscaler may create, for `demand`; by default more of the existing types.
+        `dialects`: other schedulers whose PodGroups are used."""
         self._engine = engine
         self._reader = EngineReader(engine, now)
         self._client = client
         self._gates = gates
         self._aside = ForkedQueries()
-        self._pools = pools
+        self._pools, self._dialects = pools, dialects
         self._ready = ready  # caches are filled: answers before that would be wrong
 
     async def answer(
@@ -138,7 +140,7 @@ class Diagnostics:
                 raise BadRequest(f"the body must be {shape}: {problem}") from None
             if asked.drain is not None:
                 return msgspec.json.encode(drain(self._engine, asked.drain.nodes, asked.drain.domain))
-            manifests = Manifests(self._gates, classes, tuple(self._engine.profiles), templates)
+            manifests = Manifests(self._gates, classes, tuple(self._engine.profiles), templates, self._dialects)
             manifests.read(asked.items, asked.namespace)
             if only and (others := manifests.question.namespaces - {only}):
                 text = (

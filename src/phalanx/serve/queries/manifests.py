@@ -27,6 +27,7 @@ from phalanx.model.decode import conform
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import Json, Kind
 from phalanx.serve.queries.manifest_claims import QueryClaims
+from phalanx.serve.queries.manifest_dialects import QueryDialects
 
 MOST_PODS = 20_000  # per query
 _READ = frozenset(resource.kind for resource in READ)  # kinds that matter only to objects that refer to them
@@ -39,9 +40,11 @@ class Manifests:
         priority_classes: Iterable[Json],
         schedulers: Sequence[str] = (),
         claim_templates: Iterable[Json] = (),
+        dialects: Sequence[str] = (),
     ) -> None:
         """`schedulers`: names of the answering scheduler; grouped pods of the cluster's default scheduler go to the
-        first one, where our controllers send them. `claim_templates`: ResourceClaimTemplates of the cluster."""
+        first one, where our controllers send them. `claim_templates`: ResourceClaimTemplates of the cluster.
+        `dialects`: other schedulers whose PodGroups are used."""
         self._gates, self._schedulers = gates, schedulers
         self._registry = builtin.registry(gates)
         self._classes: dict[str, Json] = {}
@@ -49,6 +52,7 @@ class Manifests:
         self._add_priority_classes(priority_classes)
         self.question = Question()
         self._claims = QueryClaims(claim_templates)
+        self._dialects = QueryDialects(dialects)
         self.notes: list[str] = []
 
     def read(self, documents: Sequence[Json], namespace: str) -> None:
@@ -65,12 +69,14 @@ class Manifests:
                     self._workload(workload, doc, everything)
                 elif kind is not None:
                     self._take(kind, doc)
-                elif doc["kind"] not in _READ:
+                elif doc["kind"] not in _READ and not self._dialects.take(doc):
                     self.notes.append(f"{_title(doc)}: of a kind that is not known here; left out")
             except GroupingRefused as refused:
                 raise BadRequest(f"{_title(doc)}: {refused}") from None
             except (KeyError, TypeError, ValueError, AttributeError) as problem:
                 raise BadRequest(f"{_title(doc)}: a field is missing or has the wrong type ({problem!r})") from None
+        self._dialects.link(self.question, self._schedulers)
+        self.notes += self._dialects.notes
         if len(self.question.pods) > MOST_PODS:
             raise BadRequest(f"{len(self.question.pods)} pods in one query; at most {MOST_PODS} are allowed")
 
