@@ -1,4 +1,4 @@
-"""Functions that only new servers have: refused in expressions that are new, so that a cluster can go back one version."""
+"""Functions that only new servers have: refused in new expressions, so that a cluster can go back one version."""
 
 from __future__ import annotations
 
