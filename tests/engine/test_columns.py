@@ -309,7 +309,7 @@ def test_numbers_of_values_of_removed_nodes_are_reused_and_holders_of_a_column_k
     held = bench.columns.label("rack")
     ids, generation = held.ids.copy(), bench.columns.generation
     assert held.size > 400 and bench.columns.outgrown()
-    bench.columns.tidy(())
+    bench.columns.remove_unused(())
     column = bench.columns.label("rack")
     assert column.size == 4 and bench.columns.generation > generation
     for row, found in enumerate(bench.columns.nodes):
@@ -326,7 +326,7 @@ def test_a_resource_that_no_pod_asks_for_frees_its_column():
     kept = bench.columns.resource("example.com/kept")
     for number in range(100):
         bench.columns.resource(f"example.com/d{number}")
-    bench.columns.tidy({kept})
+    bench.columns.remove_unused({kept})
     assert bench.columns.resources["example.com/kept"] == kept
     assert "example.com/here" in bench.columns.resources and "example.com/d7" not in bench.columns.resources
     again = bench.columns.resource("example.com/again")

@@ -134,7 +134,9 @@ def test_a_bound_pod_that_cannot_be_handled_keeps_its_room(monkeypatch: pytest.M
 
 
 @pytest.mark.usefixtures("lenient")
-@pytest.mark.parametrize(("part", "method"), [(GroupForest, "_expect"), (GroupLinks, "climb"), (GroupForest, "_gate")])
+@pytest.mark.parametrize(
+    ("part", "method"), [(GroupForest, "_expect"), (GroupLinks, "update_ancestors"), (GroupForest, "_gate")]
+)
 def test_a_group_that_cannot_be_handled_is_as_if_it_were_not_there(
     monkeypatch: pytest.MonkeyPatch, part: type[Any], method: str
 ) -> None:

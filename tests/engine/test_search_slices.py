@@ -276,7 +276,7 @@ def test_a_search_disturbed_too_often_waits_for_no_other_of_its_rank_any_more() 
     run.see(*hard(fits=False, priority=5))
     begun(run)
     (search,) = run.engine.searches.unfinished.values()
-    search.again = sliced_attempts.MAX_SEARCHES  # as if its answers had not stood
+    search.restarts = sliced_attempts.MAX_SEARCHES  # as if its answers had not stood
     run.see(pod("low").cpu("100m"), pod("same").cpu("100m").priority(5), pod("high").cpu("100m").priority(6))
     one_step(run)
     assert place_of(run) is QueueName.SEARCH

@@ -265,6 +265,6 @@ def test_the_optional_role_allows_exactly_what_the_checks_take(unattended: Local
             return []
 
     made = PlacementCheck(client, Everywhere(), server.context.clock)  # type: ignore[arg-type]
-    unattended.call(made.look())
+    unattended.call(made.reconcile())
     role = grants("phalanx-kueue", "components/kueue/role.yaml")
     assert {grant.use for grant in role} == set(client.uses)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from phalanx.cli.live import picture
+from phalanx.cli.live import draw_table
 from phalanx.cli.local import _guide
 from phalanx.serve.demo_table import DemoRow, rows_of
 from phalanx.serve.queries.engine_view import EngineReader
@@ -22,7 +22,7 @@ def row(name: str, status: str = "Running", message: str = "", namespace: str = 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
 def test_every_width_shows_names_counts_and_the_reason_in_full(width: int) -> None:
-    lines = picture([row("training-workers-0-x7k2p"), row("evaluation", "Unschedulable", WHY)], width, 24).plain
+    lines = draw_table([row("training-workers-0-x7k2p"), row("evaluation", "Unschedulable", WHY)], width, 24).plain
     assert all(len(line) <= width for line in lines.splitlines())
     assert lines.splitlines()[2].startswith("evaluation"), "what waits comes first"
     assert "training-worker" in lines and "0/24" in lines and "Unschedulable" in lines
@@ -30,24 +30,24 @@ def test_every_width_shows_names_counts_and_the_reason_in_full(width: int) -> No
 
 
 def test_a_low_terminal_says_how_many_groups_it_does_not_show() -> None:
-    lines = picture([row(f"group-{n:02d}") for n in range(40)], 80, 24).plain.splitlines()
+    lines = draw_table([row(f"group-{n:02d}") for n in range(40)], 80, 24).plain.splitlines()
     assert len(lines) <= 23
     assert lines[-1] == f"and {40 - (len(lines) - 3)} more: kubectl get podgroups -A"
 
 
 def test_namespaces_are_shown_only_where_they_differ() -> None:
-    assert "default/" not in picture([row("a"), row("b")], 80, 24).plain
-    assert "team/b" in picture([row("a"), row("b", namespace="team")], 80, 24).plain
+    assert "default/" not in draw_table([row("a"), row("b")], 80, 24).plain
+    assert "team/b" in draw_table([row("a"), row("b", namespace="team")], 80, 24).plain
 
 
 def test_names_of_controllers_are_short_where_no_other_group_of_their_namespace_has_them() -> None:
     long = "train-5c5cc84c88-train-pgt-0-54b5d444c"
-    table = picture([row(long, namespace="team-a"), row(long, namespace="team-b")], 80, 24).plain
+    table = draw_table([row(long, namespace="team-a"), row(long, namespace="team-b")], 80, 24).plain
     assert "team-a/train " in table and "team-b/train " in table
 
 
 def test_a_table_without_groups_is_drawn() -> None:
-    assert "GROUP" in picture([], 80, 24).plain
+    assert "GROUP" in draw_table([], 80, 24).plain
 
 
 def test_the_first_screen_of_the_demo_fits_eighty_by_twenty_four_with_the_link_still_in_sight() -> None:
@@ -55,7 +55,7 @@ def test_the_first_screen_of_the_demo_fits_eighty_by_twenty_four_with_the_link_s
     assert all(len(line) <= 80 for line in guide if "export PATH" not in line), guide
     running = [row(f"{name}-13a8644306") for name in ("inference-0", "inference-1", "training")]
     waiting = row("evaluation-666f6c5df9-evaluation-pgt-0-5b5d884f64", "Unschedulable", WHY * 2)
-    table = picture([*running, waiting], 80, 24).plain.splitlines()
+    table = draw_table([*running, waiting], 80, 24).plain.splitlines()
     assert [line.split()[0] for line in table if "/24" in line] == [
         "evaluation",
         "inference-0",

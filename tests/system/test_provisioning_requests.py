@@ -131,7 +131,7 @@ def test_the_optional_role_allows_exactly_what_requests_take(up: LocalCluster) -
     client = Recording(server.client("test"), Rights(server.context.store), "phalanx-scheduler")
     made = ProvisioningRequests(client, CHECK, lacking, server.context.clock)  # type: ignore[arg-type]
     for _ in range(2):  # replaces the request of the running part, then deletes it
-        up.call(made.look())
+        up.call(made.reconcile())
     role = grants("phalanx-provisioning-requests", "components/provisioning-requests/role.yaml")
     assert {grant.use for grant in role} == set(client.uses)
 

@@ -77,10 +77,10 @@ def test_what_counts_is_the_sum_over_the_nodes_of_a_step(caplog: pytest.LogCaptu
     cluster.see(pod("a").cpu("1")).step()
     assert cluster.bound == {"a": "n4"}
     with caplog.at_level(logging.WARNING):
-        (slow,) = times.look()
+        (slow,) = times.report_slow()
     assert (slow.plugin, slow.point) == ("Picky", "filter") and slow.seconds == pytest.approx(5 * 0.03, rel=1e-3)
     assert "plugin Picky took" in caplog.text and "at filter" in caplog.text
-    assert times.look() == [], "only what happened since the last look"
+    assert times.report_slow() == [], "only what happened since the last look"
 
 
 def test_a_quick_plugin_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
@@ -89,7 +89,7 @@ def test_a_quick_plugin_is_not_named(caplog: pytest.LogCaptureFixture) -> None:
     cluster = Cluster(engine_with(times, Picky=Picky(clock, 0.001)))
     cluster.see(node("n").cpu("4").label("good", "yes"), pod("a").cpu("1")).step()
     with caplog.at_level(logging.WARNING):
-        assert times.look() == []
+        assert times.report_slow() == []
     assert not caplog.text
 
 
@@ -103,7 +103,7 @@ def test_the_log_names_it_once_a_minute(caplog: pytest.LogCaptureFixture) -> Non
     with caplog.at_level(logging.WARNING):
         for number in range(4):
             cluster.see(pod(f"p{number}").cpu("1")).step()
-            assert [slow.point for slow in times.look()] == ["filter"]
+            assert [slow.point for slow in times.report_slow()] == ["filter"]
             clock.advance(25.0)
     assert heard == ["Counting"] * 4, "the metric counts every time"
     assert caplog.text.count("plugin Counting took") == 2

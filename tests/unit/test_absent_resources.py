@@ -138,12 +138,12 @@ def test_who_cannot_wait_has_an_absent_resource_asked_for_again(run, monkeypatch
         follower = Informer(client, KITES, dict[str, Any], lambda change: seen.append(change.name), optional=True)
         task = asyncio.create_task(follower.run())
         await follower.synced.wait()
-        assert not any(await asyncio.gather(follower.look(), follower.look()))
+        assert not any(await asyncio.gather(follower.check_served(), follower.check_served()))
         await client.create(DEFINITIONS, definition(KITES))
         kite = {"apiVersion": "toys.example.com/v1", "kind": "Kite", "metadata": {"name": "red"}}
         await client.create(KITES, kite, "default")
         assert not seen
-        assert all(await asyncio.gather(follower.look(), follower.look()))
+        assert all(await asyncio.gather(follower.check_served(), follower.check_served()))
         assert seen == ["red"]
         task.cancel()
         await client.delete(DEFINITIONS, "kites.toys.example.com")

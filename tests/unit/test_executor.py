@@ -164,7 +164,7 @@ def test_a_bind_that_cannot_be_read_back_has_no_outcome_until_it_is_known(run, n
             bench.executor.submit([d.Bind(1, namespace, "a", uid, node="n1")])
             await eventually_async(lambda: silent.reads > 20, "many readings")
             assert bench.outcomes == {}, "unknown is not 'not bound'"
-            assert bench.executor.in_flight == 1 and bench.executor.doubtful == 1
+            assert bench.executor.in_flight == 1 and bench.executor.unanswered == 1
             silent.back = True
             await eventually_async(lambda: 1 in bench.outcomes, "the outcome")
         assert bench.outcomes[1] == Outcome(1)
@@ -181,7 +181,7 @@ def test_the_informers_word_ends_the_doubt(run, namespace, node, problem, monkey
         silent = Silent(client, done=False, problem=Forbidden("may not get pods"))
         async with Bench(silent) as bench:
             bench.executor.submit([d.Bind(1, namespace, "a", "uid-a", node="n1")])
-            await eventually_async(lambda: bench.executor.doubtful == 1, "doubt")
+            await eventually_async(lambda: bench.executor.unanswered == 1, "doubt")
             spec = {"nodeName": node} if node else {}
             said = {"metadata": {"name": "a", "namespace": namespace, "uid": "uid-a"}, "spec": spec}
             bench.executor.pod_seen(namespace, "a", msgspec.convert(said, Pod) if node is not None else None)

@@ -164,8 +164,8 @@ class Informer(Generic[T]):
         self._since_yield = 0
         self._awaited: tuple[int, asyncio.Event] | None = None  # revision that `wait_for` waits for
         self._time: Callable[[], float] | None = None  # of the loop it runs on
-        self._look: asyncio.Event | None = None  # ends the pause of a resource that is not served
-        self._looked: asyncio.Future[None] | None = None  # done when the answer is known
+        self._recheck: asyncio.Event | None = None  # ends the pause of a resource that is not served
+        self._rechecked: asyncio.Future[None] | None = None  # done when the answer is known
 
     @property
     def what(self) -> str:
@@ -210,7 +210,7 @@ class Informer(Generic[T]):
                     self.served = False
                     self._replace(())
                     self.synced.set()
-                    self._answer_looks()
+                    self._answer_checks()
                     await self._until_served()
                     continue
                 await self._retry_later(problem)
@@ -222,7 +222,7 @@ class Informer(Generic[T]):
         self._reach(revision)
         self._failures, self._absent, self.served = 0, 0, True
         self.synced.set()
-        self._answer_looks()
+        self._answer_checks()
 
     async def _retry_later(self, problem: ApiProblem) -> None:
         failures = self._failures
@@ -240,30 +240,30 @@ class Informer(Generic[T]):
         self._note_activity()
 
     async def _until_served(self) -> None:
-        """Wait until discovery shows the resource, which is one request for all absent ones, or until `look`."""
-        self._look = asyncio.Event()
+        """Wait until discovery, one request for all absent resources, shows this one, or until `check_served`."""
+        self._recheck = asyncio.Event()
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._look.wait(), ABSENT_SECONDS)
+                await asyncio.wait_for(self._recheck.wait(), ABSENT_SECONDS)
             self._note_activity()
-            if self._look.is_set() or await self._client.served(self.resource):
-                self._look = None
+            if self._recheck.is_set() or await self._client.served(self.resource):
+                self._recheck = None
                 return
 
-    async def look(self) -> bool:
+    async def check_served(self) -> bool:
         """Ask again now for a resource that is not served; True: it is served, and the state is complete."""
         if not self.served:
-            if self._looked is None:
-                self._looked = asyncio.get_running_loop().create_future()
-            if self._look is not None:
-                self._look.set()
-            await asyncio.shield(self._looked)
+            if self._rechecked is None:
+                self._rechecked = asyncio.get_running_loop().create_future()
+            if self._recheck is not None:
+                self._recheck.set()
+            await asyncio.shield(self._rechecked)
         return self.served
 
-    def _answer_looks(self) -> None:
-        if self._looked is not None and not self._looked.done():
-            self._looked.set_result(None)
-        self._looked = None
+    def _answer_checks(self) -> None:
+        if self._rechecked is not None and not self._rechecked.done():
+            self._rechecked.set_result(None)
+        self._rechecked = None
 
     async def _relist(self) -> str:
         """Read the state as a list and pass on the differences; return its revision."""

@@ -155,7 +155,7 @@ def status(cluster: str, data: str, output: str) -> int:
     row = _row(home)
     counts: dict[str, int] = {}
     if home.running():
-        row["ready"], counts = _look(record)
+        row["ready"], counts = _count_objects(record)
     if for_programs(output):
         click.echo(encoded({**row, "counts": counts}, output))
     elif not home.running():
@@ -175,7 +175,7 @@ def status(cluster: str, data: str, output: str) -> int:
     return 0 if row.get("ready") else STOPPED
 
 
-def _look(record: ClusterRecord) -> tuple[bool, dict[str, int]]:
+def _count_objects(record: ClusterRecord) -> tuple[bool, dict[str, int]]:
     """Return whether the cluster answers, and how many nodes, pods and groups it has."""
     import asyncio
 

@@ -32,7 +32,7 @@ class LiveTable:
     def start(self) -> None:
         self._started = True
         if self._console.is_terminal:
-            self._live = Live(self._picture(), console=self._console, auto_refresh=False)
+            self._live = Live(self._draw(), console=self._console, auto_refresh=False)
             self._live.start()
         else:
             self.show(self._rows)
@@ -42,15 +42,15 @@ class LiveTable:
             self._live.stop()
             self._live = None
 
-    def _picture(self) -> Text:
-        return picture(self._rows, self._console.width, self._console.height)
+    def _draw(self) -> Text:
+        return draw_table(self._rows, self._console.width, self._console.height)
 
     def show(self, rows: list[DemoRow]) -> None:
         self._rows = rows
         if not self._started:
             return
         if self._live is not None:
-            self._live.update(self._picture(), refresh=True)
+            self._live.update(self._draw(), refresh=True)
             return
         for row in rows:
             key, state = (row.namespace, row.name, row.kind), (row.status, row.placed)
@@ -66,7 +66,7 @@ class LiveTable:
                 sys.stdout.flush()
 
 
-def picture(rows: list[DemoRow], width: int, height: int) -> Text:
+def draw_table(rows: list[DemoRow], width: int, height: int) -> Text:
     """Draw waiting groups first, each with its reason on its own line; say how many rows do not fit the screen."""
     rows = sorted(rows, key=lambda row: (row.status in GOOD, row.namespace, row.name, row.kind))
     namespaces = {row.namespace for row in rows}

@@ -94,7 +94,7 @@ async def _live(asker: SchedulerClient, screen: Screen, every: float, namespace:
     try:
         with Keys() as keys:
             loop.add_signal_handler(signal.SIGWINCH, lambda: _draw(screen))
-            looking = asyncio.create_task(_look(asker, screen, every, namespace))
+            looking = asyncio.create_task(_refresh(asker, screen, every, namespace))
             while True:
                 _draw(screen)
                 todo = screen.press(await keys.next())
@@ -109,7 +109,7 @@ async def _live(asker: SchedulerClient, screen: Screen, every: float, namespace:
             looking.cancel()
 
 
-async def _look(asker: SchedulerClient, screen: Screen, every: float, namespace: str) -> None:
+async def _refresh(asker: SchedulerClient, screen: Screen, every: float, namespace: str) -> None:
     while True:
         await asyncio.sleep(every)
         try:

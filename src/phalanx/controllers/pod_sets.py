@@ -58,7 +58,7 @@ class PodSetsController(Controller):
         if workload is None or kind is None or owner is None:
             return
         owner = {**owner, "apiVersion": kind.resource.api_version, "kind": kind.resource.kind}
-        related = [*self._referenced(kind, owner), *self._groups.around(owner)]
+        related = [*self._referenced(kind, owner), *self._groups.related(owner)]
         try:
             pods = list(islice(kind.pods(owner, related, kind.group(owner, related)), MOST_PODS + 1))
         except (GroupingRefused, *MALFORMED):

@@ -283,7 +283,7 @@ class Engine:
         if decision.id == record.bind:
             self._bind_answered(record, event)
         elif event.problem and isinstance(decision, d.SetPodCondition):
-            self._status.not_written(record, decision, event.problem)
+            self._status.write_failed(record, decision, event.problem)
 
     def _bind_answered(self, record: PodRecord, event: e.Outcome) -> None:
         if not event.problem:
@@ -303,7 +303,7 @@ class Engine:
         self._time(now)
         queue = self.queue
         if self.cluster.outgrown():
-            self.cluster.tidy(queue.requested())
+            self.cluster.remove_unused(queue.requested())
         queue.flush(self.cluster.now)
         for record in self.preemption.victim_index.unprotected():
             queue.wake(ClusterChange(Wake.POD_PLACED, record.row, record))
@@ -320,7 +320,7 @@ class Engine:
         searches = self.searches
         searches.sweep()
         searches.spent = turns // BINDS
-        alone = searches.alone
+        alone = searches.exclusive_unit
         turn = alone or queue.first_suspended()
         for _ in range(limit):
             wait = searches.over or (alone is not None and not queue.above(alone.priority))
@@ -356,9 +356,9 @@ class Engine:
     def _repeat_statuses(self) -> None:
         for decision in self._status_writes.take():
             if isinstance(decision, d.SetPodCondition):
-                self._status.again(decision)
+                self._status.rewrite(decision)
             else:
-                self.groups.members.again(decision)
+                self.groups.members.rewrite(decision)
 
     def _attempt(self, root: SchedulingUnit) -> None:
         """Attempt a scheduling unit taken from the queue. If the attempt raises, retry the unit after a backoff."""
@@ -407,7 +407,7 @@ class Engine:
         ignored = self.starts.ignore_reservations(records, queue_order(root)) if self.starts.held else []
         ignored += places.ignore_reservations(root) if arrived else []
         # without some reservations, this unit may fit where others of its equivalence class did not
-        self.queue.shares_failures = not ignored and not self.starts.alone(records)
+        self.queue.shares_failures = not ignored and not self.starts.differs_from_class(records)
         try:
             self._try_kind(root)
         finally:

@@ -82,7 +82,7 @@ class Executor:
         self._idle = asyncio.Event()
         self._idle.set()
         self._binding: dict[str, _GroupBinds] = {}  # by the group's uid, while any is under way
-        self._doubtful: dict[str, tuple[d.Bind, asyncio.Future[Answer]]] = {}  # by "namespace/name"
+        self._unanswered: dict[str, tuple[d.Bind, asyncio.Future[Answer]]] = {}  # by "namespace/name"
 
     def submit(self, decisions: list[d.Decision]) -> None:
         """Start to perform decisions, without waiting. Outcomes arrive later through `report`."""
@@ -109,13 +109,13 @@ class Executor:
         return self._in_flight
 
     @property
-    def doubtful(self) -> int:
+    def unanswered(self) -> int:
         """Return the number of binds whose result is unknown."""
-        return len(self._doubtful)
+        return len(self._unanswered)
 
     def pod_seen(self, namespace: str, name: str, pod: Pod | None) -> None:
         """Resolve a bind whose result is unknown, from the informer's state of its pod (None: deleted)."""
-        unknown = self._doubtful.get(f"{namespace}/{name}")
+        unknown = self._unanswered.get(f"{namespace}/{name}")
         if unknown is not None and (answer := _reported_by(unknown[0], pod)) is not None and not unknown[1].done():
             unknown[1].set_result(answer)
 
@@ -207,7 +207,7 @@ class Executor:
                     )
                     unanswered = isinstance(problem, Unreachable | Timeout)
                     if _may_be_bound(problem):
-                        self._doubtful.setdefault(key, (bind, asyncio.get_running_loop().create_future()))
+                        self._unanswered.setdefault(key, (bind, asyncio.get_running_loop().create_future()))
                         answer = await self._read_result(bind, problem)
                         if answer is not None:
                             return answer
@@ -217,7 +217,7 @@ class Executor:
                     if answer is not None:
                         return answer
         finally:
-            self._doubtful.pop(key, None)
+            self._unanswered.pop(key, None)
         raise AssertionError("unreachable: the loop returns")
 
     async def _read_result(self, bind: d.Bind, problem: ApiProblem) -> Answer | None:
@@ -240,10 +240,10 @@ class Executor:
 
     async def _wait(self, key: str, seconds: float) -> Answer | None:
         """Wait for some seconds, or until the informer reports the pod; return what it shows about the bind."""
-        if key not in self._doubtful:
+        if key not in self._unanswered:
             await asyncio.sleep(seconds)
             return None
-        announced = self._doubtful[key][1]
+        announced = self._unanswered[key][1]
         await asyncio.wait((announced,), timeout=seconds)
         return announced.result() if announced.done() else None
 

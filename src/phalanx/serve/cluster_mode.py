@@ -209,7 +209,7 @@ class ClusterMode:
             return "the API server has not answered yet"
         return "" if self.controllers.ready.is_set() else "caches are being filled"
 
-    def again(self) -> ClusterMode:
+    def new_standby(self) -> ClusterMode:
         """Return a standby with the same addresses, after the lease was lost."""
         settings = self._settings
         if settings.webhook is not None and self.webhook is not None:

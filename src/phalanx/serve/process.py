@@ -92,7 +92,7 @@ class Runnable(Protocol):
 class Elected(Runnable, Protocol):
     """A runnable that acts only while it holds a lease."""
 
-    def again(self) -> Elected:
+    def new_standby(self) -> Elected:
         """Return a new instance with only the lease's state; called after stop."""
         ...
 
@@ -174,7 +174,7 @@ async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], No
             if not isinstance(what, Elected):
                 raise
             log.error("%s: standing by to lead again", lost)
-            what = what.again()
+            what = what.new_standby()
             ready, then = (lambda: ""), None  # the ready line is printed once
             gc.unfreeze()
             ending.not_yet()

@@ -163,7 +163,7 @@ class SchedulerService:
         update, delete = f"{resource.kind}Update", f"{resource.kind}Delete"
 
         def sink(change: ObjectChange[Any]) -> None:
-            if self.executor.doubtful and resource.kind == "Pod":
+            if self.executor.unanswered and resource.kind == "Pod":
                 self.executor.pod_seen(change.namespace, change.name, change.object)
             if change.object is None:
                 self.executor.status.gone(resource.kind, change.namespace, change.name)
@@ -347,7 +347,7 @@ class SchedulerService:
             observe(self._clock.monotonic() - began)
         self._log_illegal_transitions()
         if self.times is not None:
-            self.times.look()
+            self.times.report_slow()
         if made:
             self._log_errors(made, now)
             self.executor.submit(made if self._foreign is None else self._foreign.take(made))

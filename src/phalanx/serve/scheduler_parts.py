@@ -98,11 +98,11 @@ class SchedulerParts:
             lacking = LackingGroups(self.service, self.diagnostics).ask
             requests = ProvisioningRequests(self._client, self._settings.provisioning, lacking, self._clock)
             install = "install the definition of autoscaling.x-k8s.io"
-            found.append(PeriodicController("ProvisioningRequests", requests.look, 5.0, install))
+            found.append(PeriodicController("ProvisioningRequests", requests.reconcile, 5.0, install))
         if self._settings.kueue:
             places = EnginePlaces(self.service, self._gates, self.diagnostics.priority_classes)
             check = PlacementCheck(self._client, places, self._clock)
-            found.append(PeriodicController("admission checks", check.look, 2.0, "install Kueue"))
+            found.append(PeriodicController("admission checks", check.reconcile, 2.0, "install Kueue"))
         return found
 
 

@@ -177,7 +177,7 @@ class SchedulerProcess:
             election.retry_period,
         )
 
-    def again(self) -> SchedulerProcess:
+    def new_standby(self) -> SchedulerProcess:
         """Return a standby at the same address with new caches and a new engine."""
         settings, health = self._settings, self.health
         if health is not None:

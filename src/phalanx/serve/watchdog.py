@@ -54,7 +54,7 @@ class Watchdog:
 
     async def run(self) -> None:
         """Run until cancelled."""
-        threading.Thread(target=self._look, name="watchdog", daemon=True).start()
+        threading.Thread(target=self._watch_loop, name="watchdog", daemon=True).start()
         try:
             while True:
                 self._beat = self._loop.time()
@@ -62,7 +62,7 @@ class Watchdog:
         finally:
             self._end.set()
 
-    def _look(self) -> None:
+    def _watch_loop(self) -> None:
         """Check the event loop from a separate thread: a blocked loop cannot report itself."""
         announced = 0.0
         while not self._end.wait(BEAT):

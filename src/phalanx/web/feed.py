@@ -96,7 +96,7 @@ class Feed:
             self._dirty.clear()
             began = self._clock.monotonic()
             if self.pages:
-                await self._look()
+                await self._publish_changes()
             spent = self._clock.monotonic() - began
             await asyncio.sleep(max(INTERVAL, SHARE * spent))
 
@@ -108,7 +108,7 @@ class Feed:
 
     # ---- changes
 
-    async def _look(self) -> None:
+    async def _publish_changes(self) -> None:
         async with self._looking:
             change = await self._differences()
             if change:
@@ -185,7 +185,7 @@ class Feed:
 
     async def snapshot(self) -> bytes:
         """Return the whole present state, and the number of the last change in it."""
-        await self._look()
+        await self._publish_changes()
         return msgspec.json.encode(
             {
                 "id": f"{self.epoch}-{self.number}",

@@ -57,7 +57,7 @@ class GroupController(Controller):
         self.cache, self._relabel = cache, relabel
         self._groups, self._directory, self._writer, self._pods = groups, directory, writer, pods
         cache.on_change(self.requeue)
-        groups.feed(cache.resource.kind, self.queue)
+        groups.requeue_on_change(cache.resource.kind, self.queue)
 
     async def reconcile(self, key: Key) -> None:
         owner = self.cache.get(key.namespace, key.name)
@@ -78,7 +78,7 @@ class GroupController(Controller):
             return
         wanted = self._directory.wanted(owner)
         if wanted is None:
-            if not self._directory.enrolled(owner) and self._directory.has_groups_when_started(owner):
+            if not self._directory.is_managed(owner) and self._directory.has_groups_when_started(owner):
                 note = "it began before groups were asked for and runs on without; start it again to have them"
                 self._warn(owner, "NotGrouped", note)
             return

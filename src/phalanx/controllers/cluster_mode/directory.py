@@ -86,7 +86,7 @@ class Directory:
         self.abilities = Abilities()
         self.scheduler = ""  # the schedulerName of grouped pods unless their workload sets one
         self._groups, self._followed, self._pods, self._read = groups, followed, pods, read
-        self._enrolled: set[str] = set()  # uids
+        self._managed: set[str] = set()  # uids
         self._memo: dict[str, tuple[tuple[str, ...], Wanted]] = {}  # uid -> (inputs, result)
         self._waiting: dict[tuple[str, str, str], list[asyncio.Future[None]]] = {}
         self._vacancies = CompletedSlots(followed)
@@ -99,7 +99,7 @@ class Directory:
     def wanted(self, owner: Json) -> Wanted:
         """Return the groups of a workload."""
         uid = owner["metadata"]["uid"]
-        if not requests_gang(owner) or finished(owner) or deleting(owner) or not self.enrolled(owner):
+        if not requests_gang(owner) or finished(owner) or deleting(owner) or not self.is_managed(owner):
             return None
         replicas = self._replicas(owner)
         related = self._related(owner)
@@ -161,16 +161,16 @@ class Directory:
         pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
         return sorted({pod.group for pod in pods if pod.group and not pod.spec.node_name})
 
-    def enrolled(self, owner: Json) -> bool:
+    def is_managed(self, owner: Json) -> bool:
         meta = owner["metadata"]
-        if meta["uid"] in self._enrolled:
+        if meta["uid"] in self._managed:
             return True
         pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
         begun = any(pod.spec.node_name and not pod.linked for pod in pods)
         # A linked pod was enrolled by an earlier process of ours, and waits for its group.
         if begun and not any(pod.linked for pod in pods) and not any(is_ours(obj) for obj in self._groups.owned(owner)):
             return False
-        self._enrolled.add(meta["uid"])
+        self._managed.add(meta["uid"])
         return True
 
     def has_groups_when_started(self, owner: Json) -> bool:
@@ -196,7 +196,7 @@ class Directory:
         if cache is not None:
             other = cache.get(meta["namespace"] if cache.resource.namespaced else "", name)
             found += [other] if other is not None else []
-        return [*found, *self._groups.around(owner)]
+        return [*found, *self._groups.related(owner)]
 
     def _replicas(self, owner: Json) -> list[str]:
         meta, rules = owner["metadata"], BY_KIND[owner["kind"]].replicated
@@ -235,7 +235,7 @@ class Directory:
         if found is None:
             return []
         scheduler = scheduler_for(found.owner, self.scheduler)
-        early = self._lags(found, namespace)
+        early = self._count_is_outdated(found, namespace)
         after, priority = self.replaced_group_uid(found), self._kept_priority(pod, found, namespace)
         return pod_patch(pod, found.link, self.abilities, scheduler, after=after, early=early, priority=priority)
 
@@ -257,7 +257,7 @@ class Directory:
     def early(self, pod: PodView) -> bool:
         """Return True if the pod was created before its group's count follows the size of its workload."""
         found = self.member(pod)
-        return found is not None and self._lags(found, pod.metadata.namespace)
+        return found is not None and self._count_is_outdated(found, pod.metadata.namespace)
 
     def replaced_group_uid(self, member: PodMembership) -> str:
         """Return the uid of the pod's group if that is terminating or belongs to an earlier workload of the same
@@ -282,7 +282,7 @@ class Directory:
             cache = self._followed.get(place.kind)
             if cache is None or not BY_KIND[place.kind].owner_is_certain:
                 continue
-            if await cache.look():  # its kind may be served since a moment ago
+            if await cache.check_served():  # its kind may be served since a moment ago
                 while cache.get(namespace, place.name) is None:
                     await self._updates((place.kind, namespace, place.name))
 
@@ -290,10 +290,10 @@ class Directory:
         """Wait until the group's count includes the new pods of a grown workload: otherwise the first ones start
         alone."""
         found = self.member(pod, namespace)
-        while found is not None and self._lags(found, namespace):
+        while found is not None and self._count_is_outdated(found, namespace):
             await self._updates((POD_GROUPS.kind, namespace, found.link.pod_group))
 
-    def _lags(self, member: PodMembership, namespace: str) -> bool:
+    def _count_is_outdated(self, member: PodMembership, namespace: str) -> bool:
         known = self._groups.pod_groups.get(namespace, member.link.pod_group)
         wanted = self.wanted(member.owner)
         if known is None or deleting(known) or not isinstance(wanted, Grouping):
@@ -319,7 +319,7 @@ class Directory:
     def _watcher(self, kind: str) -> Handler:
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
             if old is not None and (new is None or old["metadata"]["uid"] != new["metadata"]["uid"]):
-                self._enrolled.discard(old["metadata"]["uid"])
+                self._managed.discard(old["metadata"]["uid"])
                 self._memo.pop(old["metadata"]["uid"], None)
             if new is not None:
                 for future in list(self._waiting.get((kind, key.namespace, key.name), ())):

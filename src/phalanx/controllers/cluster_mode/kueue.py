@@ -76,7 +76,7 @@ class PlacementCheck:
         self._version = ""
         self._asked: set[str] = set()  # workloads that have or had a place
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Answer all our Pending checks, and release places that are not needed any more."""
         if not self._places.ready:
             return

@@ -81,7 +81,7 @@ class ProvisioningRequests:
         self._clock = clock
         self._consumed: dict[str, set[str]] = {}  # request -> pods that name it
 
-    async def look(self) -> None:
+    async def reconcile(self) -> None:
         """Create, replace and delete requests so that they match the groups that lack nodes."""
         groups = await self._lacking()
         if groups is None:

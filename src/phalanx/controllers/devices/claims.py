@@ -42,16 +42,16 @@ class ResourceClaimsController(Controller):
     def _pod_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         pod = new if new is not None else old
         if pod is not None and (new is None or finished(new)):
-            self._look(pod["metadata"]["uid"])
+            self._requeue_claims(pod["metadata"]["uid"])
         if new is not None and (found := claims_on_node(new)) and (old is None or found != claims_on_node(old)):
             for claim in found:
                 self.queue.add(Key(*claim.split("/")))
 
     def _group_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
         if new is None and old is not None:
-            self._look(old["metadata"]["uid"])
+            self._requeue_claims(old["metadata"]["uid"])
 
-    def _look(self, consumer: str) -> None:
+    def _requeue_claims(self, consumer: str) -> None:
         for claim in self._claims.by_index("consumer", consumer):
             self.queue.add(Key(claim["metadata"]["namespace"], claim["metadata"]["name"]))
 
@@ -62,11 +62,11 @@ class ResourceClaimsController(Controller):
         if claim is None:
             return
         try:
-            await self._settle(claim)
+            await self._release_unused(claim)
         except (NotFound, Conflict):
             self.queue.add(key)  # changed or deleted meanwhile: its watch event will follow
 
-    async def _settle(self, claim: Json) -> None:
+    async def _release_unused(self, claim: Json) -> None:
         status: Json = claim.get("status") or {}
         reserved: list[Json] = status.get("reservedFor") or []
         left = [each for each in reserved if await self._exists(claim, each)]

@@ -61,11 +61,11 @@ class TemplateClaimsController(Controller):
         if owner is None or deleting(owner) or (not group and finished(owner)):
             return
         try:
-            await self._settle(owner, self._groups if group else self._pods)
+            await self._create_claims(owner, self._groups if group else self._pods)
         except (Conflict, NotFound):
             self.queue.add(key)
 
-    async def _settle(self, owner: Json, cache: Cache) -> None:
+    async def _create_claims(self, owner: Json, cache: Cache) -> None:
         resource = cache.resource
         made: Json = {
             each["name"]: each.get("resourceClaimName")

@@ -224,9 +224,9 @@ class Cache:
         """Return False while the server does not serve the resource."""
         return self._informer.served
 
-    async def look(self) -> bool:
+    async def check_served(self) -> bool:
         """Return True if the resource is served; if it was not, the server is asked again now."""
-        return await self._informer.look()
+        return await self._informer.check_served()
 
     @property
     def informer(self) -> Informer[bytes]:

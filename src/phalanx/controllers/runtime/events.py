@@ -48,7 +48,7 @@ class Events:
         meta = about["metadata"]
         note = note[:MAX_NOTE]
         key = hash((meta["uid"], reason, note, distinct))
-        count = self._news(key, type_)
+        count = self._count_to_write(key, type_)
         if not count:
             return
         digest = fnv1a_32(f"{meta['uid']}/{reason}/{note}{distinct}".encode())
@@ -81,7 +81,7 @@ class Events:
             self.dropped += 1
         self._queue.put_nowait(event)
 
-    def _news(self, key: int, type_: str) -> int:
+    def _count_to_write(self, key: int, type_: str) -> int:
         """Return how often this Event was recorded if that is written now, else 0.
 
         A reconciler records the same Event every time it runs: of Warnings, the count is written now and then.

@@ -42,7 +42,7 @@ from phalanx.controllers.runtime.controller import Cache, Caches, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import keeps_group
-from phalanx.controllers.runtime.status import together
+from phalanx.controllers.runtime.status import gather_results
 
 
 class GroupPhase(Enum):
@@ -63,7 +63,7 @@ class Groups:
         self.workloads.index("controllerRef", _index_by_controller_ref)
         self.pod_groups.index("workload", _index_by_workload)
 
-    def feed(self, kind: str, queue: WorkQueue[Key]) -> None:
+    def requeue_on_change(self, kind: str, queue: WorkQueue[Key]) -> None:
         """Requeue an owner of this kind whenever one of its scheduling objects changes."""
 
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
@@ -99,7 +99,7 @@ class Groups:
         group = owner["apiVersion"].rpartition("/")[0]
         return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
 
-    def around(self, owner: Json) -> list[Json]:
+    def related(self, owner: Json) -> list[Json]:
         """Return the objects on which an owner's groups depend: its Workloads, its controller's, its parent group."""
         meta = owner["metadata"]
         found = self.for_owner(owner)
@@ -147,7 +147,7 @@ class Groups:
                 level = [self._with_workload(obj, grouping) for obj in level]
             if idle and state is not GroupPhase.READY:
                 break
-            states = await together(
+            states = await gather_results(
                 self._ensure_one(owner, uid, obj, controller, announce, in_use and not _is_plan(obj)) for obj in level
             )
             for found in states:
@@ -226,14 +226,14 @@ class Groups:
         await self._delete([known])
         return GroupPhase.REPLACING
 
-    def leaving(self, owner: Json, grouping: Grouping) -> bool:
+    def any_deleting(self, owner: Json, grouping: Grouping) -> bool:
         """Return True if a wanted object is still being deleted."""
         found = (self.known(obj) for obj in grouping.objects)
         return any(
             known is not None and deleting(known) and controlled_by(known, owner["metadata"]["uid"]) for known in found
         )
 
-    def standing(self, namespace: str, name: str) -> Json | None:
+    def live_pod_group(self, namespace: str, name: str) -> Json | None:
         """Return the PodGroup of that name, unless it is being deleted."""
         found = self.pod_groups.get(namespace, name) if name else None
         return None if found is None or deleting(found) else found

@@ -48,12 +48,12 @@ def conditions_of(obj: Json) -> list[Json]:
 async def write_status(cache: Cache, obj: Json, status: Json) -> Json:
     """PUT the status subresource if it differs; return the present object."""
     status = {key: value for key, value in status.items() if value is not None and value != []}
-    if _said(status) == _said(obj.get("status") or {}):
+    if _without_zeros(status) == _without_zeros(obj.get("status") or {}):
         return obj
     return await cache.update({**obj, "status": status}, "status")
 
 
-def _said(status: Json) -> Json:
+def _without_zeros(status: Json) -> Json:
     """Return the status without zeros, which the server adds for required fields."""
     return {name: value for name, value in status.items() if value not in (None, 0, "", [], {}) or name in MEANT_ZEROS}
 
@@ -61,7 +61,7 @@ def _said(status: Json) -> Json:
 T = TypeVar("T")
 
 
-async def together(writes: Iterable[Awaitable[T]]) -> list[T]:
+async def gather_results(writes: Iterable[Awaitable[T]]) -> list[T]:
     """Await all writes and return their results in order: a reconcile must not start while one is in progress."""
     found = await asyncio.gather(*writes, return_exceptions=True)
     done: list[T] = []

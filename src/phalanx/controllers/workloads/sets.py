@@ -55,7 +55,7 @@ class SetGroupsController(Controller):
         self._pods.on_change(self._pod_changed, of=resource.kind)
         self._owners.on_change(self._owner_changed)
         self.report_refusals(self._owners, events)
-        groups.feed(resource.kind, self.queue)
+        groups.requeue_on_change(resource.kind, self.queue)
         for cache in (groups.pod_groups, groups.workloads):
             cache.on_change(self._group_changed)
 
@@ -156,7 +156,9 @@ class SetGroupsController(Controller):
             self.queue.add(Key(key.namespace, owner["metadata"]["name"]))  # the missing object may cause no event
             raise Conflict(missing)
         link.put_on(pod["spec"])
-        keep_priority(pod["spec"], self._groups.standing(owner["metadata"]["namespace"], link.pod_group), self._classes)
+        keep_priority(
+            pod["spec"], self._groups.live_pod_group(owner["metadata"]["namespace"], link.pod_group), self._classes
+        )
 
     def _missing(self, owner: Json, wanted: Grouping, link: Link) -> str:
         """Return what the pods of a set wait for; "" if nothing."""

@@ -178,7 +178,7 @@ class ClaimTables:
         if self._dirty:
             dirty, self._dirty = self._dirty, {}
             for key in dirty:
-                self._settle(key)
+                self._update_claim(key)
 
     def _follow_columns(self) -> None:
         log = self.columns.log
@@ -193,7 +193,7 @@ class ClaimTables:
                 self._views.pop(row, None)
                 self.log.append(row)
             elif record.claims or record.shape.claims:
-                self._follow(record, sign)
+                self._count_users(record, sign)
         self._position = log.position
 
     def _start_over(self) -> None:
@@ -205,7 +205,7 @@ class ClaimTables:
         self._views.clear()
         self.log.append(ALL_ROWS)
 
-    def _follow(self, record: PodRecord, sign: int) -> None:
+    def _count_users(self, record: PodRecord, sign: int) -> None:
         if sign > 0:
             self._records[record.uid] = record
         elif record.state not in _ON_A_NODE:
@@ -250,7 +250,7 @@ class ClaimTables:
         inventory.shared_changed = False
         inventory.changed_nodes.clear()
 
-    def _settle(self, key: ClaimKey) -> None:
+    def _update_claim(self, key: ClaimKey) -> None:
         """Update the devices that a claim holds, or the rows it is pending on."""
         held = self._held(key)
         for device in self.holdings.set(key, held):
@@ -341,10 +341,10 @@ class ClaimTables:
     def view(self, row: int) -> RowView:
         known = self._views.get(row)
         if known is None:
-            known = self._views[row] = self._look(row)
+            known = self._views[row] = self._read_view(row)
         return known
 
-    def _look(self, row: int) -> RowView:
+    def _read_view(self, row: int) -> RowView:
         node = self.columns.nodes[row] if 0 <= row < self.columns.n else None
         if node is None:
             return RowView([], "", False, False)

@@ -103,7 +103,7 @@ class DeviceState(ClaimTables):
             devices = [device for device in devices if device in there]
         return ClaimDemand(claim, name, spec, devices, first.unusable)
 
-    def together(self, demands: Sequence[ClaimDemand], rows: Iterable[int]) -> list[ClaimDemand]:
+    def with_competing(self, demands: Sequence[ClaimDemand], rows: Iterable[int]) -> list[ClaimDemand]:
         """Return the claims of a pod with all pending claims that may use the same devices."""
         mine = {demand.claim for demand in demands}
         where = dict.fromkeys(rows)
@@ -219,7 +219,7 @@ class DeviceState(ClaimTables):
         if not demands:
             return {}
         rows = (row, *self.pending_rows(shape))
-        return Allocator(self.together(demands, rows), self.holdings, self.selectors).solve()
+        return Allocator(self.with_competing(demands, rows), self.holdings, self.selectors).solve()
 
     def possible(self, shape: Shape, row: int) -> bool:
         """Return True if the pod would fit without any allocation, so that evictions may help."""
@@ -240,7 +240,7 @@ class DeviceState(ClaimTables):
         rows = tuple(dict.fromkeys(row for key in keys for row in self._pending[key]))
         if len(rows) == 1 and len(keys) == 1 and (quick := self._settle_one(keys[0], rows[0])) is not None:
             return quick
-        demands = self.together([], rows)
+        demands = self.with_competing([], rows)
         solution = Allocator(demands, self.holdings, self.selectors).solve()
         if solution is None:
             return None

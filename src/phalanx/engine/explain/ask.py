@@ -110,7 +110,7 @@ class _Query:
         root = self._scheduler.queue.units.get(f"pod/{record.key}")
         if record.node_name:
             return self._placed(record)
-        verdict, reasons, changes = self._judge(record)
+        verdict, reasons, changes = self._attempt(record)
         message = record.last_message
         queue = self._queue(root, [reason.reason for reason in reasons])
         blockers = self._blockers([record]) if verdict.result != "placed" else []
@@ -173,7 +173,7 @@ class _Query:
             pods=[PodLine(record.name, "assumed" if record.assumed else "running", record.node_name)],
         )
 
-    def _judge(self, record: PodRecord) -> tuple[Verdict, list[NodeReason], list[Relaxation]]:
+    def _attempt(self, record: PodRecord) -> tuple[Verdict, list[NodeReason], list[Relaxation]]:
         """Evaluate one pod against all nodes now: the attempt that would be made, without committing it."""
         state = self._scheduler.cluster
         with TrialAttempt(self._scheduler) as trial_attempt:
@@ -210,7 +210,7 @@ class _Query:
             message = f"is for the scheduler {name} (spec.schedulerName), not for this one; {leaf} does not count it"
         reasons: list[NodeReason] = []
         if record is not None and not record.node_name:
-            verdict, reasons, _ = self._judge(record)
+            verdict, reasons, _ = self._attempt(record)
             if verdict.result != "placed" and verdict.message and not whole.scheduled:
                 message = message or verdict.message
         line = PodLine(pod.name, state, member.node, record.nominated if record is not None else "", message)

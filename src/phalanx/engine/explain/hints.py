@@ -28,7 +28,7 @@ def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) 
     group = forest.named(key)
     if group is None or key.kind != POD_GROUP:
         return []
-    namesakes = forest.namesakes(key)
+    namesakes = forest.same_name_elsewhere(key)
     if group.spec is None:
         there = [other.key.namespace for other in namesakes if other.spec is not None]
         return [_elsewhere(f"there is a PodGroup {key.name} in namespace {', '.join(there)}")] if there else []

@@ -80,7 +80,7 @@ def whatif(scheduler: Scheduler, question: Question, *, relax: bool = True, when
     with TrialState(scheduler) as trial, TrialAttempt(scheduler) as trial_attempt:
         asked = AskedUnits(scheduler, trial, trial_attempt, relax, when)
         asked.put(question)
-        items = [asked.judge(root) for root in asked.roots()]
+        items = [asked.answer_for(root) for root in asked.roots()]
         return WhatIfAnswer(bool(items) and all(item.fits for item in items), items, asked.notes)
 
 
@@ -242,7 +242,7 @@ class AskedUnits:
 
     # ---- answers
 
-    def judge(self, root: _Root) -> WhatIfUnit:
+    def answer_for(self, root: _Root) -> WhatIfUnit:
         return self._pod(root) if root.key is None else self._group(root, root.key)
 
     def _no(

@@ -103,11 +103,11 @@ class _ByRow(ABC):
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         rows = relevant_rows(changes, self.depends)
-        self.look(rows)
+        self.evaluate_rows(rows)
         return rows
 
     @abstractmethod
-    def look(self, rows: Sequence[int]) -> None:
+    def evaluate_rows(self, rows: Sequence[int]) -> None:
         """Evaluate these rows again."""
 
     @abstractmethod
@@ -137,7 +137,7 @@ class RowFilter(_ByRow):
         self.mask = mask
         return True
 
-    def look(self, rows: Sequence[int]) -> None:
+    def evaluate_rows(self, rows: Sequence[int]) -> None:
         verdict, count = self.row_verdict, len(rows)
         if verdict is not None and (count <= FEW_ROWS or (count <= MANY_ROWS and self.rows_verdict is None)):
             for row in rows:
@@ -232,7 +232,7 @@ class RowScore(_ByRow):
             raise PluginFailure(self.plugin.name, f"scores() returned a score outside 0..{MAX_SCORE}")
         return True
 
-    def look(self, rows: Sequence[int]) -> None:
+    def evaluate_rows(self, rows: Sequence[int]) -> None:
         score, count = self.row_score, len(rows)
         if score is not None and (count <= FEW_ROWS or (count <= MANY_ROWS and self.rows_score is None)):
             for row in rows:
@@ -263,15 +263,15 @@ class PlainScore:
     def rebuild(self) -> None:
         self.raw = np.zeros(self.columns.capacity)
         for row in np.flatnonzero(self.columns.alive[: self.columns.n]):
-            self._look(int(row))
+            self._evaluate_row(int(row))
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         rows = relevant_rows(changes, _NODE | _USAGE)
         for row in rows:
-            self._look(row)
+            self._evaluate_row(row)
         return rows
 
-    def _look(self, row: int) -> None:
+    def _evaluate_row(self, row: int) -> None:
         if self.columns.nodes[row] is None:
             self.raw[row] = 0.0
             return

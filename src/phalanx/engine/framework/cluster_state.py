@@ -93,11 +93,11 @@ class ClusterState:
         """Return True if tables are so large that some entries may belong to deleted objects."""
         return self.columns.outgrown() or self.interest.outgrown()
 
-    def tidy(self, requested: Iterable[int]) -> None:
+    def remove_unused(self, requested: Iterable[int]) -> None:
         """Remove unused entries, between attempts only. `requested`: ids of resources that waiting units request."""
         if self.columns.journal.recording:
             return
         if self.interest.outgrown():
             self.interest.relearn()
         if self.columns.outgrown():
-            self.columns.tidy(self.shapes.requested().union(requested))
+            self.columns.remove_unused(self.shapes.requested().union(requested))

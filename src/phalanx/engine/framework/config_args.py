@@ -75,7 +75,7 @@ def _resources(fields: Fields, high: int) -> tuple[ResourceSpec, ...]:
             raise ConfigProblem(entry.at("name"), "Required value")
         if any(known.name == name for known in found):
             raise ConfigProblem(entry.at("name"), f'Duplicate value: "{name}"')
-        weight = entry.whole("weight", 1)
+        weight = entry.integer("weight", 1)
         weight = 1 if weight == 0 else weight  # a missing weight and 0 are the same on the wire
         if not 0 < weight <= high:
             what = "must be 1" if high == 1 else f"resource weight of {name} not in valid range (0, {high}]"
@@ -89,7 +89,7 @@ def _shape(fields: Fields) -> tuple[Point, ...]:
     points: list[Point] = []
     for path, item in fields.items("shape"):
         entry = Fields(item, path)
-        point = (entry.whole("utilization", 0, 0, 100), entry.whole("score", 0, 0, 10))
+        point = (entry.integer("utilization", 0, 0, 100), entry.integer("score", 0, 0, 10))
         if points and points[-1][0] >= point[0]:
             raise ConfigProblem(entry.at("utilization"), "values must be sorted in increasing order")
         entry.done()
@@ -202,7 +202,7 @@ class InterPodAffinityArgs(PluginArgs):
     @classmethod
     def _from(cls, fields: Fields) -> Self:
         return cls(
-            fields.whole("hardPodAffinityWeight", 1, 0, 100),
+            fields.integer("hardPodAffinityWeight", 1, 0, 100),
             fields.boolean("ignorePreferredTermsOfExistingPods"),
         )
 
@@ -215,7 +215,7 @@ class VolumeBindingArgs(PluginArgs):
 
     @classmethod
     def _from(cls, fields: Fields) -> Self:
-        timeout = fields.whole("bindTimeoutSeconds", 600, 0)
+        timeout = fields.integer("bindTimeoutSeconds", 600, 0)
         return cls(float(timeout), _shape(fields) or ((0, 10), (100, 0)))
 
 
@@ -229,8 +229,8 @@ class DefaultPreemptionArgs(PluginArgs):
 
     @classmethod
     def _from(cls, fields: Fields) -> Self:
-        percentage = fields.whole("minCandidateNodesPercentage", 10, 0, 100)
-        absolute = fields.whole("minCandidateNodesAbsolute", 100, 0)
+        percentage = fields.integer("minCandidateNodesPercentage", 10, 0, 100)
+        absolute = fields.integer("minCandidateNodesAbsolute", 100, 0)
         if percentage == 0 and absolute == 0:
             problem = "Invalid value: 0: cannot be zero at the same time as minCandidateNodesAbsolute"
             raise ConfigProblem(fields.at("minCandidateNodesPercentage"), problem)

@@ -57,7 +57,7 @@ class Fields:
             raise ConfigProblem(self.at(key), f"must be true or false, not {_kind(value)}")
         return value
 
-    def whole(self, key: str, default: int = 0, low: int | None = None, high: int | None = None) -> int:
+    def integer(self, key: str, default: int = 0, low: int | None = None, high: int | None = None) -> int:
         value = self.take(key, default)
         if isinstance(value, bool) or not isinstance(value, int):
             raise ConfigProblem(self.at(key), f"must be a whole number, not {_kind(value)}")

@@ -228,9 +228,9 @@ class Evaluation:
         stale = False
         if len(touched) <= FEW_ROWS:
             for row in sorted(touched):
-                stale = self._look(row) or stale
+                stale = self._combine_row(row) or stale
         else:
-            stale = self._look_at(np.array(sorted(touched)))
+            stale = self._combine_rows(np.array(sorted(touched)))
         if not stale:
             return
         if self._report_feasible():
@@ -255,11 +255,11 @@ class Evaluation:
         for plugin, local in self._local_filters:
             if rows_of[local.depends]:
                 self._asked = plugin
-                local.look(rows_of[local.depends])
+                local.evaluate_rows(rows_of[local.depends])
         for term, scored in self._local_scores:
             if rows_of[scored.depends]:
                 self._asked = term.plugin
-                scored.look(rows_of[scored.depends])
+                scored.evaluate_rows(rows_of[scored.depends])
                 # A normalised raw score may change the bounds: combine all rows again.
                 everything = everything or term.normaliser is not None
         return everything
@@ -283,7 +283,7 @@ class Evaluation:
                 touched.update(rows)
         return everything
 
-    def _look(self, row: int) -> bool:
+    def _combine_row(self, row: int) -> bool:
         """Recompute one row. Return True if the bounds of normalised scores may have changed."""
         feasible = bool(self.columns.alive[row])
         if feasible:
@@ -314,8 +314,8 @@ class Evaluation:
                 self._block[at] = self.total[at * self._width : (at + 1) * self._width].max()
         return stale
 
-    def _look_at(self, rows: npt.NDArray[np.int64]) -> bool:
-        """Recompute several rows at once, like `_look`."""
+    def _combine_rows(self, rows: npt.NDArray[np.int64]) -> bool:
+        """Recompute several rows at once, like `_combine_row`."""
         feasible = self.columns.alive[rows]
         for _, tracker in self.filters:
             feasible &= tracker.mask[rows]

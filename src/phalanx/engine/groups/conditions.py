@@ -151,7 +151,7 @@ class GroupConditions:
     def is_true(self, key: GroupKey) -> bool:
         return self.last_written(key).status == "True"
 
-    def not_written(self, key: GroupKey, write: d.SetGroupCondition, obj: Any) -> None:
+    def write_failed(self, key: GroupKey, write: d.SetGroupCondition, obj: Any) -> None:
         """Handle a failed write: the condition is written again on the next occasion.
 
         A value written since, or of another condition type, is kept. `obj`: the group as last seen.

@@ -163,7 +163,7 @@ class GroupHealth:
     def touch(self, *keys: GroupKey) -> None:
         self._touched.update(dict.fromkeys(keys))
 
-    def not_written(self, key: GroupKey) -> None:
+    def write_failed(self, key: GroupKey) -> None:
         """Handle a failed write: the condition is written again on the next occasion."""
         if key in self._written_conditions:
             self._written_conditions[key].status = ""

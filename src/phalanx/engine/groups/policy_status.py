@@ -74,13 +74,13 @@ class PolicyStatuses:
         if group.key in self._chosen:
             self._touched[self._chosen[group.key]] = None
 
-    def not_written(self, write: d.SetGroupCondition) -> None:
+    def write_failed(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion."""
         name = (write.namespace, write.name)
         if name in self._written_statuses:
             self._written_statuses[name] = (self._written_statuses[name][0], None)
 
-    def again(self, name: Name) -> None:
+    def rewrite(self, name: Name) -> None:
         self._touched[name] = None
 
     def notify(self) -> None:

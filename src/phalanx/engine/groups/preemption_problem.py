@@ -82,7 +82,7 @@ class PreemptionProblemBuilder:
         self._restricted = allowed is not None
         self._allowed = state.columns.alive if allowed is None else allowed & state.columns.alive
         self.rids = [self.columns.resources[name] for name in built.problem.resources]
-        self._seen = self._circumstances()
+        self._seen = self._state_versions()
         self.units: list[EvictionUnit] = []
         self._list([unit for unit in victim_index.units.values() if victim_index.evictable(unit, priority)])
         self.arrays = self._units()
@@ -126,7 +126,7 @@ class PreemptionProblemBuilder:
 
     # ---- candidate victims
 
-    def _circumstances(self) -> tuple[int, ...]:
+    def _state_versions(self) -> tuple[int, ...]:
         """Return the versions that the numbers of units and budgets depend on."""
         budgets = self.victim_index.budgets
         return (self.victim_index.epoch, budgets.version, budgets.spending)
@@ -152,7 +152,7 @@ class PreemptionProblemBuilder:
 
     def _stop(self, work: int) -> None:
         worked(work)
-        if self._circumstances() != self._seen:
+        if self._state_versions() != self._seen:
             raise TrialInvalidated
 
     def _units(self) -> Units:

@@ -74,7 +74,7 @@ class RoomConditions:
     def touch(self, leaf: GroupKey) -> None:
         self._changed[leaf] = None
 
-    def not_written(self, leaf: GroupKey) -> None:
+    def write_failed(self, leaf: GroupKey) -> None:
         """Handle a failed write: it is repeated when the group is touched."""
         uid, _ = self._written.get(leaf, ("", None))
         self._written[leaf] = (uid, None)

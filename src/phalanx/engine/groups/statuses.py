@@ -31,25 +31,25 @@ class Statuses:
         self.policies.notify()
         self.workloads.notify(self.health.notify(changed))
 
-    def not_written(self, write: d.SetGroupCondition) -> None:
+    def write_failed(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion."""
         if write.kind == WORKLOAD:
-            self.workloads.not_written(write)
+            self.workloads.write_failed(write)
         elif write.kind == POLICY:
-            self.policies.not_written(write)
+            self.policies.write_failed(write)
         elif write.type == HEALTHY:
-            self.health.not_written(GroupKey(write.kind, write.namespace, write.name))
+            self.health.write_failed(GroupKey(write.kind, write.namespace, write.name))
         elif write.type == ROOM_RESERVED:
-            self.room.not_written(GroupKey(write.kind, write.namespace, write.name))
+            self.room.write_failed(GroupKey(write.kind, write.namespace, write.name))
         elif write.type == RESTARTED:
             self.health.restarted.forget(GroupKey(write.kind, write.namespace, write.name))
 
-    def again(self, write: d.SetGroupCondition) -> None:
+    def rewrite(self, write: d.SetGroupCondition) -> None:
         """Write the status again in the next step."""
         if write.kind == WORKLOAD:
-            self.workloads.again((write.namespace, write.name))
+            self.workloads.rewrite((write.namespace, write.name))
         elif write.kind == POLICY:
-            self.policies.again((write.namespace, write.name))
+            self.policies.rewrite((write.namespace, write.name))
         elif write.type == ROOM_RESERVED:
             self.room.touch(GroupKey(write.kind, write.namespace, write.name))
         else:

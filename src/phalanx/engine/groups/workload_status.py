@@ -57,13 +57,13 @@ class WorkloadStatuses:
             written = {c.type: (c.status, c.reason, c.message) for c in workload.status.conditions or ()}
             self._written_statuses[place] = (uid, written)
 
-    def not_written(self, write: d.SetGroupCondition) -> None:
+    def write_failed(self, write: d.SetGroupCondition) -> None:
         """Handle a failed write: the status is written again on the next occasion, except for values written since."""
         _, written = self._written_statuses.get((write.namespace, write.name), ("", {}))
         if written.get(write.type) == (write.status, write.reason, write.message):
             del written[write.type]
 
-    def again(self, place: WorkloadKey) -> None:
+    def rewrite(self, place: WorkloadKey) -> None:
         """Write the status again in the next step."""
         self._touched[place] = None
 

@@ -90,10 +90,10 @@ class Bounds:
         """Return False if counting proves that the group does not fit inside the area."""
         handle = (self.kind(group), area)
         if handle not in self._possible:
-            self._possible[handle] = self._look(group, area)
+            self._possible[handle] = self._check_area(group, area)
         return self._possible[handle]
 
-    def _look(self, group: Subtree, area: int) -> bool:
+    def _check_area(self, group: Subtree, area: int) -> bool:
         if not self.required(group):
             return True
         if group.key is None:

@@ -95,7 +95,7 @@ class PlacementProblem:
     def node_count(self) -> int:
         return int(self.free.shape[1])
 
-    def busyness(self, ids: NDArray[np.integer], nodes: Ints | None = None) -> Floats:
+    def utilization(self, ids: NDArray[np.integer], nodes: Ints | None = None) -> Floats:
         """Return by domain id the utilization of a domain, summed over resources except the pod count."""
         size = int(ids.max(initial=-1)) + 1
         total = np.zeros(size)

@@ -127,9 +127,9 @@ class _Search:
         self._expansions = EXPANSIONS
         self._seen: dict[tuple[object, ...], int] = {}
         self.best, self._cost = known, ring_cost(known, paths)
-        self._look(0)
+        self._branch(0)
 
-    def _look(self, cost: int) -> None:
+    def _branch(self, cost: int) -> None:
         at = len(self._chosen)
         if at == len(self._members.shapes):
             if cost < self._cost:
@@ -156,7 +156,7 @@ class _Search:
         if counts is not None:
             counts[node] -= 1
         self._chosen.append(node)
-        self._look(cost + more)
+        self._branch(cost + more)
         self._chosen.pop()
         if counts is not None:
             counts[node] += 1

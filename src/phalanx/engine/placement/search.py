@@ -164,7 +164,7 @@ class Search:
             spare += free * state.inverse[r]
             if r == scarcest:
                 scarce = free
-        idle = -state.problem.busyness(of, nodes)[ids]
+        idle = -state.problem.utilization(of, nodes)[ids]
         beside = state.problem.devices_beside(demand, of, nodes)[ids]
         if not isinstance(group, Leaf):
             return np.lexsort((spare, idle, beside, scarce, short))

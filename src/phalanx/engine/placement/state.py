@@ -137,12 +137,14 @@ class SearchState:
             shape = shapes[0]
             slots = self.slots(shape, nodes)
             if int(slots.sum()) >= counts[shape]:
-                self._sit(Slot(leaf, area, shapes, counts, {shape: self._fill(shape, nodes, slots, counts[shape])}))
+                self._take_room(
+                    Slot(leaf, area, shapes, counts, {shape: self._fill(shape, nodes, slots, counts[shape])})
+                )
                 return True
         else:
             placed = self._pack_beside(shapes, nodes, counts)
             if placed is not None:
-                self._sit(Slot(leaf, area, shapes, counts, placed))
+                self._take_room(Slot(leaf, area, shapes, counts, placed))
                 return True
         neighbours = self._neighbours(nodes)
         if not neighbours and len(shapes) == 1:
@@ -355,9 +357,9 @@ class SearchState:
             fresh.append(Slot(assign.leaf, assign.area, assign.shapes, assign.counts, parts))
         for assign in assignment:
             if id(assign.leaf) in self.assignment and self.assignment[id(assign.leaf)] is assign:
-                self._stand(assign)
+                self._release_room(assign)
         for assign in fresh:
-            self._sit(assign)
+            self._take_room(assign)
 
     def most(self, assignment: list[Slot], extra: dict[tuple[int, int], int], budget: int) -> None:
         """Grow slots by as many extra pods as an exact packing allows, each slot in turn.
@@ -404,13 +406,13 @@ class SearchState:
 
     # ---- bookkeeping -----------------------------------------------------------------------------------------
 
-    def _sit(self, assign: Slot) -> None:
+    def _take_room(self, assign: Slot) -> None:
         for shape, (nodes, counts) in assign.placed.items():
             worked()
             self.free[:, nodes] -= self.problem.shapes[shape].request[:, None] * counts
         self.assignment[id(assign.leaf)] = assign
 
-    def _stand(self, assign: Slot) -> None:
+    def _release_room(self, assign: Slot) -> None:
         for shape, (nodes, counts) in assign.placed.items():
             self.free[:, nodes] += self.problem.shapes[shape].request[:, None] * counts
         del self.assignment[id(assign.leaf)]
@@ -422,10 +424,10 @@ class SearchState:
         """Restore the slots of the mark."""
         for handle, assign in list(self.assignment.items()):
             if mark.get(handle) is not assign:
-                self._stand(assign)
+                self._release_room(assign)
         for handle, assign in mark.items():
             if handle not in self.assignment:
-                self._sit(assign)
+                self._take_room(assign)
         if list(self.assignment) != list(mark):
             self.assignment = dict(mark)
 
@@ -439,8 +441,8 @@ class SearchState:
         where, counts = self._fill(shape, nodes, slots, fits)
         old = assign.placed.get(shape)
         merged = (where, counts) if old is None else _merge(old, (where, counts))
-        self._stand(assign)
-        self._sit(
+        self._release_room(assign)
+        self._take_room(
             Slot(
                 assign.leaf,
                 assign.area,

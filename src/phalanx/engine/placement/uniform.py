@@ -71,7 +71,7 @@ def _domain(problem: PlacementProblem, leaf: Leaf, shape: ShapeRow, slots: Ints,
         labelled = np.flatnonzero(column >= 0)
         beside = problem.devices_beside(shape.request, column[labelled], labelled)
         good = good[beside[good] == beside[good].min()]
-        busy = problem.busyness(column[labelled], labelled)
+        busy = problem.utilization(column[labelled], labelled)
         good = good[busy[good] == busy[good].max()]
     if len(good) > 1:
         spare = np.zeros(len(sums))

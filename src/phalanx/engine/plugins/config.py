@@ -119,10 +119,10 @@ def read_config(document: object, known: Collection[str] = ()) -> SchedulerConfi
             "extenders are not supported: write a plugin instead (see docs/plugins.md); "
             "an extender would make every decision wait for a remote call",
         )
-    initial = fields.whole("podInitialBackoffSeconds", 1)
+    initial = fields.integer("podInitialBackoffSeconds", 1)
     if initial <= 0:
         raise ConfigProblem("podInitialBackoffSeconds", f"Invalid value: {initial}: must be greater than 0")
-    longest = fields.whole("podMaxBackoffSeconds", 10)
+    longest = fields.integer("podMaxBackoffSeconds", 10)
     if longest < initial:
         text = f"Invalid value: {longest}: must be greater than or equal to PodInitialBackoffSeconds"
         raise ConfigProblem("podMaxBackoffSeconds", text)
@@ -133,7 +133,7 @@ def read_config(document: object, known: Collection[str] = ()) -> SchedulerConfi
         leader_election=_leader_election(fields.object("leaderElection")),
         client_connection=_client_connection(fields.object("clientConnection")),
         percentage_of_nodes_to_score=_percentage(fields),
-        parallelism=fields.whole("parallelism", 16, 1),
+        parallelism=fields.integer("parallelism", 16, 1),
         enable_profiling=fields.boolean("enableProfiling", True),
         enable_contention_profiling=fields.boolean("enableContentionProfiling", True),
         delay_cache_until_active=fields.boolean("delayCacheUntilActive"),
@@ -160,7 +160,7 @@ def _policy_defaults(fields: Fields) -> Policy:
 
 def _percentage(fields: Fields) -> int | None:
     key = "percentageOfNodesToScore"
-    return fields.whole(key, 0, 0, 100) if fields.has(key) else None
+    return fields.integer(key, 0, 0, 100) if fields.has(key) else None
 
 
 def _leader_election(fields: Fields) -> LeaderElection:
@@ -193,7 +193,7 @@ def _client_connection(fields: Fields) -> ClientConnection:
     made = ClientConnection(
         kubeconfig=fields.text("kubeconfig"),
         qps=fields.number("qps", 0.0),
-        burst=fields.whole("burst", 100, 0) or 100,
+        burst=fields.integer("burst", 100, 0) or 100,
         content_type=fields.text("contentType"),
         accept_content_types=fields.text("acceptContentTypes"),
     )
@@ -234,8 +234,8 @@ def _reservations(fields: Fields) -> ReservationSettings:
         raise ConfigProblem(fields.at("backfill"), f'Unsupported value: "{backfill}": supported values: {supported}')
     made = ReservationSettings(
         backfill=backfill,
-        starvation_seconds=float(fields.whole("starvationSeconds", int(default.starvation_seconds), 0)),
-        max_overtaken=fields.whole("maxOvertaken", default.max_overtaken, 0),
+        starvation_seconds=float(fields.integer("starvationSeconds", int(default.starvation_seconds), 0)),
+        max_overtaken=fields.integer("maxOvertaken", default.max_overtaken, 0),
         max_reserved_fraction=_within(fields, "maxReservedFraction", default.max_reserved_fraction, 0.0, 1.0),
         strict_fifo=fields.boolean("strictFIFO", default.strict_fifo),
         max_reserved_fraction_per_namespace=_within(
@@ -307,14 +307,14 @@ def _point_set(fields: Fields, known: frozenset[str]) -> _PointSet:
         name = _known_name(entry, known)
         if name in found.enabled:
             raise ConfigProblem(f"{path}.name", f'Duplicate value: "{name}"')
-        found.enabled[name] = entry.whole("weight", 0, 0, MAX_WEIGHT)
+        found.enabled[name] = entry.integer("weight", 0, 0, MAX_WEIGHT)
         entry.done()
     for name in ENGINE_PARTS:
         found.enabled.pop(name, None)
     for path, item in fields.items("disabled"):
         entry = Fields(item, path)
         found.disabled.add(_known_name(entry, known, disabling=True))
-        entry.whole("weight", 0)
+        entry.integer("weight", 0)
         entry.done()
     fields.done()
     return found

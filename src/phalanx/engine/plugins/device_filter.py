@@ -72,7 +72,7 @@ class DeviceFilter(FollowsDevices):
         self.counted = self._simple is not None
         self.failures = {}
         for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
-            self._look(row)
+            self._evaluate_row(row)
         self._clear_wait_limits()
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
@@ -82,7 +82,7 @@ class DeviceFilter(FollowsDevices):
             return None
         for row in rows:
             if self.columns.alive[row]:
-                self._look(row)
+                self._evaluate_row(row)
             else:
                 self.mask[row] = False
         self._clear_wait_limits()
@@ -95,7 +95,7 @@ class DeviceFilter(FollowsDevices):
                 if self.mask[row]:
                     self.slots[row] = NO_LIMIT
 
-    def _look(self, row: int) -> None:
+    def _evaluate_row(self, row: int) -> None:
         count = self.state.slots(self._simple, row) if self._simple is not None else None
         if self.failures:
             self.failures.pop(row, None)

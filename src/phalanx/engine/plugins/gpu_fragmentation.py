@@ -305,7 +305,7 @@ class FragmentationScore(FollowsDevices):
         self._version = self.nodes.version
         self.raw = np.zeros(self.columns.capacity)
         for rows in self.nodes.all_rows():
-            self._look(rows)
+            self._evaluate(rows)
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         touched = self._rows()
@@ -315,10 +315,10 @@ class FragmentationScore(FollowsDevices):
             return None
         rows = list(dict.fromkeys([*touched, *relevant_rows(changes, _CHANGES)]))
         if rows:
-            self._look(np.array(rows))
+            self._evaluate(np.array(rows))
         return rows
 
-    def _look(self, rows: Rows) -> None:
+    def _evaluate(self, rows: Rows) -> None:
         nodes = self.nodes
         after = nodes.usable_in(nodes.without(nodes.type_of(self.shape), nodes.room(rows)))
         self.raw[rows] = np.where(self.columns.alive[rows], after - nodes.usable[rows], 0.0)
@@ -338,7 +338,7 @@ class FewestIdle(FollowsDevices):
         self._start()
         self.raw = np.zeros(self.columns.capacity)
         for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
-            self._look(row)
+            self._evaluate(row)
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         touched = self._rows()
@@ -351,10 +351,10 @@ class FewestIdle(FollowsDevices):
             if record is None or any(rid in extended for rid, _ in record.shape.requests):
                 rows[row] = None
         for row in rows:
-            self._look(row)
+            self._evaluate(row)
         return list(rows)
 
-    def _look(self, row: int) -> None:
+    def _evaluate(self, row: int) -> None:
         self.raw[row] = -self.idle(row) if self.columns.alive[row] else 0.0
 
     def idle(self, row: int) -> float:

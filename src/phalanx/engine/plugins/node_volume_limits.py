@@ -35,7 +35,7 @@ class NodeVolumeLimits(VolumePlugin):
 class LimitsFilter(VolumeFilter):
     cares_for_pods = True
 
-    def judge(self) -> list[VolumeVerdict]:
+    def evaluate(self) -> list[VolumeVerdict]:
         everywhere: Bools = np.ones(self.columns.capacity, dtype=np.bool_)
         problem = self._unreadable()
         if problem:

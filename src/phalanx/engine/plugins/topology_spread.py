@@ -123,7 +123,7 @@ class _Domains:
         weights = by_row[self.included]
         self.counts += np.bincount(self.ids[self.included], weights, minlength=len(self.counts)).astype(np.int64)
 
-    def judge(self) -> Bools:
+    def domains_with_room(self) -> Bools:
         """Return (domains,) True where one more pod keeps maxSkew; entry 0 (label missing) is False."""
         constraint = self.constraint
         counts = self.counts
@@ -169,7 +169,7 @@ class SpreadFilter(PodTracker[tuple[int, ...]]):
             for number in numbers:
                 self._domains[number].add(by_row)
         for domains in self._domains:
-            domains.fits = domains.judge()
+            domains.fits = domains.domains_with_room()
         self._key_versions = [(column, column.version) for column in map(columns.label, self._keys())]
         self._fill_mask()
 
@@ -197,7 +197,7 @@ class SpreadFilter(PodTracker[tuple[int, ...]]):
             return ()
         turned: dict[int, None] = {}
         for domains in self._domains:
-            fits = domains.judge()
+            fits = domains.domains_with_room()
             differ = np.flatnonzero(fits != domains.fits)
             if len(differ):
                 domains.fits = fits

@@ -231,7 +231,7 @@ def _key(claim: PersistentVolumeClaim) -> ClaimKey:
 
 
 class BindingFilter(VolumeFilter):
-    def judge(self) -> list[VolumeVerdict]:
+    def evaluate(self) -> list[VolumeVerdict]:
         claims = [claim for use in claims_of(self.shape) if (claim := self.state.claim(use.key)) is not None]
         matching = match_claims(claims, self.state)
         order = (NOT_REACHABLE, NO_VOLUME, matching.NO_SPACE, VOLUME_GONE)

@@ -52,7 +52,7 @@ class VolumeRestrictions(VolumePlugin):
 class RestrictionsFilter(VolumeFilter):
     cares_for_pods = True
 
-    def judge(self) -> list[VolumeVerdict]:
+    def evaluate(self) -> list[VolumeVerdict]:
         verdicts = []
         capacity = self.columns.capacity
         mine = disks_of(self.shape)

@@ -309,7 +309,7 @@ class VolumeVerdict(NamedTuple):
 
 
 class VolumeFilter(ABC):
-    """Track verdicts from `judge`, which runs again after changes of storage objects or nodes.
+    """Track verdicts from `evaluate`, which runs again after changes of storage objects or nodes.
 
     With `cares_for_pods` it also runs after changes of pods with volumes.
     """
@@ -325,13 +325,13 @@ class VolumeFilter(ABC):
         self._seen = (-1, -1)
 
     @abstractmethod
-    def judge(self) -> list[VolumeVerdict]: ...
+    def evaluate(self) -> list[VolumeVerdict]: ...
 
     def rebuild(self) -> None:
         if self.cares_for_pods:
             self.state.sync()
         self._seen = self._versions()
-        self.verdicts = self.judge()
+        self.verdicts = self.evaluate()
         mask: Bools = np.ones(self.columns.capacity, dtype=np.bool_)
         for verdict in self.verdicts:
             mask &= ~verdict.rows

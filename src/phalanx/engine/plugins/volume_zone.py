@@ -69,7 +69,7 @@ class VolumeZone(VolumePlugin):
 
 
 class ZoneFilter(VolumeFilter):
-    def judge(self) -> list[VolumeVerdict]:
+    def evaluate(self) -> list[VolumeVerdict]:
         wrong: Bools = np.zeros(self.columns.capacity, dtype=np.bool_)
         found = False
         for use in claims_of(self.shape):

@@ -94,7 +94,7 @@ def unit_cost(cost: Cost, protected: int, name: Any) -> tuple[Any, ...]:
     return (*((value, protected) if part == "budgets" else value for part, value in parts), name)
 
 
-def rung(key: tuple[Any, ...]) -> tuple[float, ...]:
+def cost_before_counts(key: tuple[Any, ...]) -> tuple[float, ...]:
     """Return the parts of a unit's cost (`unit_cost`) that come before the counts of stopped and evicted pods."""
     first_count = min(ORDER.index("stopped"), ORDER.index("pods"))
     return tuple(part[0] if isinstance(part, tuple) else part for part in key[:first_count])

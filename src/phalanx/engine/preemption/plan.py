@@ -153,7 +153,7 @@ class _AssignmentSearch:
             total += found.price
         return total
 
-    def look(self, assignment: tuple[FreedSlot, ...], effort: SearchBudget, best: _Best) -> None:
+    def search(self, assignment: tuple[FreedSlot, ...], effort: SearchBudget, best: _Best) -> None:
         """Search this assignment of domains for a cheaper victim set."""
         self.branching.effort = effort
         tasks = self.clusters(assignment)
@@ -304,7 +304,7 @@ class Planner:
                 bound = min(bound, choice.bound)
                 break
             part = SearchBudget(max(effort.used + 1, min(effort.limit, effort.used + effort.limit // 3)), effort.used)
-            assignment_search.look(choice.assignment, part, best)
+            assignment_search.search(choice.assignment, part, best)
             effort.used = part.used
             if part.truncated:
                 bound = min(bound, choice.bound)

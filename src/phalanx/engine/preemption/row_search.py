@@ -69,7 +69,7 @@ class RowSearch:
         self._most.reverse()
         self._chosen: list[EvictionUnit] = []
         before = self.left
-        self._look(0, need, Taken(Cost(priority=NO_VICTIMS), {}, {}))
+        self._branch(0, need, Taken(Cost(priority=NO_VICTIMS), {}, {}))
         self.proved = self.left > 0
         self.spent = before - max(0, self.left)
 
@@ -104,7 +104,7 @@ class RowSearch:
     def _stops(self, gang: GroupKey, gone: int) -> int:
         return stops(gone, self._victim_index.running(gang), self._victim_index.minimum(gang))
 
-    def _look(self, at: int, need: tuple[float, ...], taken: Taken) -> None:
+    def _branch(self, at: int, need: tuple[float, ...], taken: Taken) -> None:
         """Branch on the number of evicted units of a kind. need: amount still missing per resource."""
         self.left -= 1
         if self.left <= 0:
@@ -127,9 +127,9 @@ class RowSearch:
         for count in range(min(enough, len(kind.units)), 0, -1):
             self._chosen.extend(kind.units[:count])
             left = tuple(a - count * g for a, g in zip(need, kind.gives, strict=True))
-            self._look(at + 1, left, self._with(taken, kind, count))
+            self._branch(at + 1, left, self._with(taken, kind, count))
             del self._chosen[-count:]
-        self._look(at + 1, need, taken)
+        self._branch(at + 1, need, taken)
 
     def _with(self, taken: Taken, kind: EquivalentUnits, count: int) -> Taken:
         """Return `taken` with `count` more units of a kind evicted."""

@@ -1,8 +1,8 @@
 """Find the node where preemption for one pod is cheapest: a table over rows per shape and priority, updated by row.
 
 The entry of a row is a set of victims by resources alone. A quick search finds it together with a lower bound. Where
-the lower bound is below the best entry of the other rows, an exact search (`settle`) follows. Rows that are blocked by
-something other than resources (a port, an affinity rule, a volume) are tested by the filters in a trial.
+the lower bound is below the best entry of the other rows, `search_exactly` follows. Rows that are blocked by something
+other than resources (a port, an affinity rule, a volume) are tested by the filters in a trial.
 
 A table with many rows is filled in slices. No candidate node is chosen before the table is complete.
 """
@@ -73,7 +73,7 @@ class RowTable:
         self.units: dict[int, tuple[EvictionUnit, ...]] = {}
         self._epoch = -1
         self._rows_seen = 0
-        self._promises_seen = 0
+        self._nominations_seen = 0
         self._versions: tuple[int, ...] = ()
         self._spending = -1
         self._protected: dict[int, None] = {}  # rows with pods under a disruption budget
@@ -84,7 +84,7 @@ class RowTable:
         self._catch_up()
         rows = list(self._left)
         for row in rows[:most]:
-            self.look(row)
+            self.evaluate_row(row)
             del self._left[row]
         return len(rows) - len(self._left)
 
@@ -99,7 +99,7 @@ class RowTable:
         budgets = victim_index.budgets
         versions = (budgets.version, columns.generation)
         touched = victim_index.changed_rows.since(self._rows_seen)
-        reserved = nominations.changes.since(self._promises_seen)
+        reserved = nominations.changes.since(self._nominations_seen)
         if self._epoch != victim_index.epoch or versions != self._versions or touched is None or reserved is None:
             self.cost = RankedRows(len(ORDER), columns.capacity)
             self.bound = RankedRows(PROVABLE, columns.capacity)
@@ -112,9 +112,9 @@ class RowTable:
                 rows.update(self._protected)
             self._left.update(rows)
         self._epoch, self._versions, self._spending = victim_index.epoch, versions, budgets.spending
-        self._rows_seen, self._promises_seen = victim_index.changed_rows.position, nominations.changes.position
+        self._rows_seen, self._nominations_seen = victim_index.changed_rows.position, nominations.changes.position
 
-    def look(self, row: int, besides: str = "") -> None:
+    def evaluate_row(self, row: int, besides: str = "") -> None:
         """Evaluate one row again; the nomination of the pod `besides` does not count."""
         found = self.chooser.cheapest(self.shape, self.priority, row, besides) if self.chooser.alive(row) else None
         if found is None:
@@ -131,7 +131,7 @@ class RowTable:
             if any(budgets.of(pod) for pods in here.values() for pod in pods.values()):
                 self._protected[row] = None
 
-    def settle(self, allowed: Bools, branches: int) -> int:
+    def search_exactly(self, allowed: Bools, branches: int) -> int:
         """Search rows exactly whose lower bound is below the best cost, in ascending order of the bound.
 
         branches: search budget. Return what is left of it.
@@ -307,13 +307,13 @@ class Chooser:
         own = self.victim_index.columns.row_of.get(record.nominated, -1) if record.nominated else -1
         table.besides = record.key if own >= 0 else ""
         if own >= 0:
-            table.look(own, besides=record.key)
+            table.evaluate_row(own, besides=record.key)
         try:
             return self._choose(table, record, evaluation, resolvable)
         finally:
             table.besides = ""
             if own >= 0:
-                table.look(own)
+                table.evaluate_row(own)
 
     def _choose(
         self, table: RowTable, record: PodRecord, evaluation: Evaluation, resolvable: Bools
@@ -329,7 +329,7 @@ class Chooser:
         check = _looks_at_others(evaluation)
         branches = EXACT
         for _ in range(TRIALS):
-            branches = table.settle(tries, branches)
+            branches = table.search_exactly(tries, branches)
             row = table.cost.lowest(tries)
             if row < 0:
                 break

@@ -117,7 +117,7 @@ class VictimIndex:
         self._protections = 0  # +1 when the minimum-runtime protection of a group begins or ends
 
     @property
-    def circumstances(self) -> tuple[int, ...]:
+    def state_versions(self) -> tuple[int, ...]:
         """Return the versions of all state that a search for victims depends on, except the preemptor itself.
 
         While this value is unchanged, a search that failed would fail again.

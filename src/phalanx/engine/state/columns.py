@@ -4,8 +4,8 @@ This module makes no decisions. All changes go through `set_node`, `remove_node`
 change and can be undone by the journal. Rows keep the order in which nodes arrived (a freed row is reused): the row
 number is the stable tie-break of every choice.
 
-`tidy` removes columns, values and taints that are no longer used. Code may keep a column or an id only as long as
-`generation` stays the same.
+`remove_unused` removes columns, values and taints that are no longer used. Code may keep a column or an id only as long
+as `generation` stays the same.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ class Columns:
         self.labels: dict[str, LabelColumn] = {}
         self._lasting: tuple[frozenset[str], frozenset[str]] = (frozenset(), frozenset(_FIRST))  # labels, resources
         self._round = 0  # number of tidy rounds
-        # `tidy` runs above these numbers of entries. `_writes` counts node writes since its last run.
+        # `remove_unused` runs above these numbers of entries. `_writes` counts node writes since its last run.
         self._most_labels = self._most_resources = self._most_taints = FEW
         self._writes = 0
         self.ports = PortIndex()
@@ -247,7 +247,7 @@ class Columns:
             or self._writes > self.n + FEW
         )
 
-    def tidy(self, requested: Collection[int]) -> None:
+    def remove_unused(self, requested: Collection[int]) -> None:
         """Remove unused label columns, label values, taints and resources. Must not be called inside a trial.
 
         A label column is unused if it was not requested since the last run, a value or taint if no node has it, a

@@ -126,7 +126,7 @@ class Changes:
         if kind.namespaced:
             self.admission.namespace_open(kind, namespace, name)
         now = rfc3339(self.ctx.clock.now())
-        self._judge_version(request, obj)
+        self._check_version(request, obj)
         obj = await self.to_storage(kind, request.version, obj)
         if kind.default is not None:
             kind.default(obj)
@@ -264,7 +264,7 @@ class Changes:
         part = kind.parts.get(request.subresource)
         old = await self.stored(kind, entry)
         self.check_preconditions(kind, request.name, metadata_of(new), old["metadata"])
-        self._judge_version(request, new)
+        self._check_version(request, new)
         new = await self.to_storage(kind, request.version, new)
         if kind.default is not None:
             kind.default(new)
@@ -397,7 +397,7 @@ class Changes:
         if errors:
             raise invalid(kind, name, errors)
 
-    def _judge_version(self, request: Request, obj: Json) -> None:
+    def _check_version(self, request: Request, obj: Json) -> None:
         """Check an object against the schema of the client's version, before a webhook converts it.
 
         Errors are then reported in the fields of the client's version.

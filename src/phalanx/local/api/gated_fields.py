@@ -28,21 +28,21 @@ _TEMPLATES = (
 
 def gated_fields(obj: Json) -> list[FieldPath]:
     found: list[FieldPath] = []
-    _look(obj.get("spec"), ("spec",), found)
+    _collect_dropped(obj.get("spec"), ("spec",), found)
     return found
 
 
-def _look(node: Any, path: FieldPath, found: list[FieldPath]) -> None:
+def _collect_dropped(node: Any, path: FieldPath, found: list[FieldPath]) -> None:
     if isinstance(node, list):
         for index, item in enumerate(node):
-            _look(item, (*path, index), found)
+            _collect_dropped(item, (*path, index), found)
     elif isinstance(node, dict):
         found += [(*path, name) for name in DROPPED if name in node]
         for name in _TEMPLATES:
             if name in node:
-                _look(node[name], (*path, name), found)
+                _collect_dropped(node[name], (*path, name), found)
         if path[-1] != "spec" and "spec" in node:
-            _look(node["spec"], (*path, "spec"), found)
+            _collect_dropped(node["spec"], (*path, "spec"), found)
 
 
 def is_controlled(obj: Json) -> bool:

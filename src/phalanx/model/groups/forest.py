@@ -134,7 +134,7 @@ class GroupForest:
         if leaf in self._expected:
             self._begin(group)
         if not alone:
-            self._links.climb(group, *was)
+            self._links.update_ancestors(group, *was)
         return self._roots_of(group)
 
     def confirm(self, pod: PodKey) -> Group | None:
@@ -166,7 +166,7 @@ class GroupForest:
         """Return the group, also if only pods or children name it so far."""
         return self._groups.get(key)
 
-    def namesakes(self, key: GroupKey) -> list[Group]:
+    def same_name_elsewhere(self, key: GroupKey) -> list[Group]:
         """Return the groups of the same kind and name in other namespaces, by namespace.
 
         It reads all groups, so it is only for diagnostics.
@@ -352,7 +352,7 @@ class GroupForest:
             if parent_after is not None:
                 self._links.link(group, parent_after)
         else:
-            self._links.climb(group, was_ready, was_bad)
+            self._links.update_ancestors(group, was_ready, was_bad)
             if parent_after is not None:
                 self._groups[parent_after].resort()
         self._links.recheck(group, deep=old is None or spec is None or parent_before != parent_after)
@@ -443,7 +443,7 @@ class GroupForest:
         if leaf in self._expected:
             self._begin(group)
         if not alone:
-            self._links.climb(group, *was)
+            self._links.update_ancestors(group, *was)
         return group
 
     def _forget_member(self, key: PodKey) -> Roots:
@@ -455,7 +455,7 @@ class GroupForest:
         self._roster.remove(group, key)
         if leaf in self._expected:
             self._begin(group)
-        self._links.climb(group, *was)
+        self._links.update_ancestors(group, *was)
         roots = self._roots_of(group)
         if leaf.kind == WORKLOAD and not group.members:
             self._workloads.leave(leaf, leaf.name.split("/")[0])

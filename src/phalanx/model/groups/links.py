@@ -99,7 +99,7 @@ class GroupLinks:
         was = (above.ready, above.bad)
         above.ready_children += group.ready
         above.bad_children += group.bad
-        self.climb(above, *was)
+        self.update_ancestors(above, *was)
 
     def unlink(self, group: Group, parent: GroupKey, was_ready: bool, was_bad: bool) -> None:
         """Count a group no longer as a child of `parent`. `was_…`: what it counted as there."""
@@ -109,10 +109,10 @@ class GroupLinks:
         above.resort()
         above.ready_children -= was_ready
         above.bad_children -= was_bad
-        self.climb(above, *was)
+        self.update_ancestors(above, *was)
         self.prune(above)
 
-    def climb(self, group: Group, was_ready: bool, was_bad: bool) -> None:
+    def update_ancestors(self, group: Group, was_ready: bool, was_bad: bool) -> None:
         """Update the ancestors after `ready` or `bad` of a group has changed, until nothing changes.
 
         This also ends in cycles, since each value changes once.
@@ -140,7 +140,7 @@ class GroupLinks:
         for member in below:
             was = (member.ready, member.bad)
             member.problem = hierarchy.check(self._groups, member, self._workloads.templates_of(member))
-            self.climb(member, *was)
+            self.update_ancestors(member, *was)
 
     def _levels_below(self, group: Group, levels: int) -> list[Group]:
         """Return the group and the known groups up to `levels` below it, parents first; each once.

@@ -72,7 +72,7 @@ class PluginTimes:
         self._clock = clock
         self.limit = limit
         self._taken: dict[tuple[str, str], float] = {}
-        self._said: dict[tuple[str, str], float] = {}
+        self._logged_at: dict[tuple[str, str], float] = {}
         self.on_slow: list[Callable[[Slow], None]] = []
 
     def watch(self, name: str, factory: Factory) -> Factory:
@@ -110,7 +110,7 @@ class PluginTimes:
         except AttributeError:
             log.info("plugin %s: its %s is not measured: the object takes no attributes", key[0], method)
 
-    def look(self) -> list[Slow]:
+    def report_slow(self) -> list[Slow]:
         """Return plugins over the limit since the last call; log them and notify listeners."""
         if not self._taken:
             return []
@@ -124,9 +124,9 @@ class PluginTimes:
 
     def _notify(self, slow: Slow) -> None:
         key, now = (slow.plugin, slow.point), self._clock.monotonic()
-        if now - self._said.get(key, -LOG_EVERY_SECONDS) < LOG_EVERY_SECONDS:
+        if now - self._logged_at.get(key, -LOG_EVERY_SECONDS) < LOG_EVERY_SECONDS:
             return
-        self._said[key] = now
+        self._logged_at[key] = now
         log.warning(
             "plugin %s took %.0f ms at %s in one step of the scheduler, more than %.0f ms: every pod waits for it. "
             "phalanx_slow_plugin_steps_total counts how often.",

@@ -15,7 +15,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import PodEvents, available_in, finished, from_template, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, digest_of, template_data
-from phalanx.controllers.runtime.status import together, write_status
+from phalanx.controllers.runtime.status import gather_results, write_status
 from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import Toleration
 from phalanx.model.rules.assembly import scaled
@@ -91,8 +91,8 @@ class DaemonSetController(Controller):
                 leaving += sorted(alive, key=lambda p: (p["metadata"]["creationTimestamp"], p["metadata"]["name"]))[1:]
         missing = [node for node in sorted(wanted) if not by_node.get(node)]
         leaving += self._outdated(owner, by_node, wanted, digest)
-        await together(self._delete(pod) for pod in leaving)
-        await together(self._create(owner, node, digest) for node in missing)
+        await gather_results(self._delete(pod) for pod in leaving)
+        await gather_results(self._create(owner, node, digest) for node in missing)
 
     def _outdated(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> list[Json]:
         strategy = owner["spec"].get("updateStrategy") or {}

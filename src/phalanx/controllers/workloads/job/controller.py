@@ -15,11 +15,17 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import PodEvents, condition, ready, removal_rank
-from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, together, write_status
+from phalanx.controllers.runtime.status import (
+    conditions_of,
+    follow_refusal,
+    gather_results,
+    set_condition,
+    write_status,
+)
 from phalanx.controllers.workloads.job.grouping import vacant
 from phalanx.controllers.workloads.job.groups import NAME, NOT_GROUPED, JobGroups, Membership, is_new
 from phalanx.controllers.workloads.job.pods import PodMaker, complete_for_good, run_of, updates
-from phalanx.controllers.workloads.job.policy import JobVerdict, judge
+from phalanx.controllers.workloads.job.policy import JobVerdict, verdict_of
 from phalanx.controllers.workloads.job.tally import TRACKING, Tally, free_indexes, surplus, tally_of
 from phalanx.model.groups.keys import COMPLETED_IN
 
@@ -51,7 +57,7 @@ class JobController(Controller):
         self.report_refusals(self._jobs, events)
         self._pods.on_change(self._pod_changed, of=MARKED)
         if groups is not None:
-            groups.feed("Job", self.queue)
+            groups.requeue_on_change("Job", self.queue)
             self._jobs.index("delegated", _index_by_parent)
             groups.workloads.on_change(self._workload_changed)
 
@@ -103,7 +109,7 @@ class JobController(Controller):
         pods = await self._claims.of(job)  # adopts pods its selector matches, releases the others
         await self._free(key, self._pods_of_others(key, uid))
         tally = tally_of(job, pods)
-        verdict = judge(job, tally, self._clock.now())
+        verdict = verdict_of(job, tally, self._clock.now())
         problem: ApiProblem | None = None
         refusal: GroupingRefused | None = None
         if not deleting(job):
@@ -175,7 +181,7 @@ class JobController(Controller):
         while indexes:  # slow start: a rejected template costs one request, not hundreds
             now, indexes = indexes[:batch], indexes[batch:]
             try:
-                tally.active += await together(self._create(maker.body(index, tally)) for index in now)
+                tally.active += await gather_results(self._create(maker.body(index, tally)) for index in now)
             except ApiProblem as problem:
                 self._announced.failed(job, problem)
                 raise
@@ -212,7 +218,7 @@ class JobController(Controller):
         tally.active = [pod for pod in tally.active if pod["metadata"]["uid"] not in gone]
 
     async def _remove(self, pods: list[Json]) -> None:
-        await together(self._remove_one(pod) for pod in pods)
+        await gather_results(self._remove_one(pod) for pod in pods)
 
     async def _remove_one(self, pod: Json) -> None:
         if await self._pods.delete(pod):
@@ -220,7 +226,7 @@ class JobController(Controller):
 
     async def _remove_finalizers(self, pods: list[Json], for_good: set[str] | None = None, run: str = "") -> None:
         """Remove our finalizer from counted pods; those in `for_good` still count as members of their gang."""
-        await together(
+        await gather_results(
             self._remove_finalizer(pod, run if pod["metadata"]["uid"] in (for_good or ()) else "") for pod in pods
         )
 

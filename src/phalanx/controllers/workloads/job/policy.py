@@ -22,7 +22,7 @@ class JobVerdict(msgspec.Struct, frozen=True):
     message: str
 
 
-def judge(job: Json, tally: Tally, now: float) -> JobVerdict | None:
+def verdict_of(job: Json, tally: Tally, now: float) -> JobVerdict | None:
     """Return how the Job ends now; None if it continues."""
     return _decided(job) or _failed(job, tally, now) or _succeeded(job, tally)
 

@@ -22,7 +22,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import group_of, phase
-from phalanx.controllers.runtime.status import conditions_of, together, write_status
+from phalanx.controllers.runtime.status import conditions_of, gather_results, write_status
 from phalanx.controllers.workloads.job.controller import same_requests
 from phalanx.controllers.workloads.job.tally import deleted_for_good
 from phalanx.controllers.workloads.jobset import policy as policy
@@ -73,7 +73,7 @@ class JobSetController(Controller):
         self._jobs.on_change(self._job_changed)
         self._services.on_change(self._service_changed)
         if groups is not None:
-            groups.feed("JobSet", self.queue)
+            groups.requeue_on_change("JobSet", self.queue)
             groups.workloads.on_change(self._workload_changed)
         self._pods.on_change(self._pod_changed, of=MARKED)
 
@@ -193,7 +193,7 @@ class JobSetController(Controller):
         # Also for a suspended set: a capacity planner needs its requests (API design paper).
         idle = all(job["spec"].get("suspend") for job in look.children.active)
         grouping = each_without_ungrouped(grouping, self._gangs(look, shape, grouping))
-        if idle and self._groups.leaving(jobset, grouping):
+        if idle and self._groups.any_deleting(jobset, grouping):
             # Objects of an earlier run are deleted, down to the last pod; nothing is created meanwhile.
             await self._groups.remove(jobset, plans=False)
             return None
@@ -258,7 +258,7 @@ class JobSetController(Controller):
                 if job_name(jobset["metadata"]["name"], item["name"], index) not in there
             )
             bodies = [self._body(look, item, index, grouping) for index in islice(missing, BATCH - len(made))]
-            made += [job for job in await together(self._create_job(look, body) for body in bodies) if job]
+            made += [job for job in await gather_results(self._create_job(look, body) for body in bodies) if job]
             if len(made) >= BATCH:
                 self.queue.add(look.key)  # the next reconcile creates the others
                 break
@@ -305,7 +305,7 @@ class JobSetController(Controller):
         jobset = look.jobset
         if jobset["spec"].get("suspend"):
             running = [job for job in look.children.active if not job["spec"].get("suspend")]
-            await together(self._patch_job(job, {"spec": {"suspend": True}}) for job in running)
+            await gather_results(self._patch_job(job, {"spec": {"suspend": True}}) for job in running)
             look.condition("Suspended", "True", "SuspendedJobs", "jobset is suspended", updates=True)
             look.not_restarting("JobSetSuspended", "jobset is suspended")
             return
@@ -348,7 +348,7 @@ class JobSetController(Controller):
 
     async def _delete_jobs(self, jobs: list[Json]) -> None:
         leaving = [job for job in jobs if not deleting(job)]
-        await together(self._jobs.delete(job, "Foreground") for job in leaving)
+        await gather_results(self._jobs.delete(job, "Foreground") for job in leaving)
 
     # ---- ends
 

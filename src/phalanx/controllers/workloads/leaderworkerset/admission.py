@@ -65,7 +65,7 @@ class PodAdmission:
             return
         if not is_leader(pod) and self._join_kept(pod, namespace, n.group_name(lws, index, revision)):
             return
-        related = self._groups.around(lws) if self._groups is not None else ()
+        related = self._groups.related(lws) if self._groups is not None else ()
         wanted = grouping.grouping(lws, [(index, revision, then)], related)
         link = next((wanted.links[part] for part in grouping.part_of(pod) if part in wanted.links), None)
         if link is None:

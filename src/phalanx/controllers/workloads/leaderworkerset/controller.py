@@ -110,7 +110,7 @@ class LeaderWorkerSetController(Controller):
         for cache in (self._sets, self._pods):
             cache.on_change(self._part_changed, of=MARKED)
         if groups is not None:
-            groups.feed("LeaderWorkerSet", self.queue)
+            groups.requeue_on_change("LeaderWorkerSet", self.queue)
             self._owners.index("under", _index_by_parent)
             groups.composites.on_change(self._parent_changed)
 
@@ -156,7 +156,7 @@ class LeaderWorkerSetController(Controller):
         except GroupingRefused as refusal:
             await self._refuse(lws, refusal)
             return
-        look = await self._look(lws)
+        look = await self._observe(lws)
         partition, replicas = next_step(look.allowed, self._present(look), look.revision, look.states)
         scheduling: tuple[str, str, str] | None = None
         try:
@@ -189,7 +189,7 @@ class LeaderWorkerSetController(Controller):
         follow_refusal(conditions, TOO_MANY, refusal, self._clock)
         await write_status(self._owners, lws, {**(lws.get("status") or {}), "conditions": conditions})
 
-    async def _look(self, lws: Json) -> ObservedReplicas:
+    async def _observe(self, lws: Json) -> ObservedReplicas:
         meta = lws["metadata"]
         earlier = {n.label(rev, n.REVISION) for rev in self._revisions.of(lws)}
         found = await self._adopted(lws, self._sets.get(meta["namespace"], meta["name"]))
@@ -292,7 +292,7 @@ class LeaderWorkerSetController(Controller):
             pairs |= {(index, look.revision)} if index >= partition else self._below(look, index, earlier)
         alone = {pair for pair, leader in there.items() if not is_grouped(leader) and not deleting(leader)}
         known = [(index, rev, look.then[rev]) for index, rev in pairs - alone if rev in look.then]
-        return grouping.grouping(look.lws, known, self._groups.around(look.lws) if self._groups is not None else ())
+        return grouping.grouping(look.lws, known, self._groups.related(look.lws) if self._groups is not None else ())
 
     def _all_pods(self, lws: Json) -> list[Json]:
         return self._pods.by_index("lws", f"{lws['metadata']['namespace']}/{lws['metadata']['name']}")

@@ -21,7 +21,13 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import GroupPhase, Groups
 from phalanx.controllers.runtime.ownership import controller_reference, deleting, index_by_controller
 from phalanx.controllers.runtime.pods import active, condition, finished, from_template, ready
-from phalanx.controllers.runtime.status import conditions_of, follow_refusal, set_condition, together, write_status
+from phalanx.controllers.runtime.status import (
+    conditions_of,
+    follow_refusal,
+    gather_results,
+    set_condition,
+    write_status,
+)
 from phalanx.controllers.workloads.mpijob.grouping import all_pods, group_mpi_job, waits_for_workers
 
 MPI_JOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
@@ -49,7 +55,7 @@ class MPIJobController(CustomController):
         self._owners.on_change(self.requeue)
         self.report_refusals(self._owners, events)
         if groups is not None:
-            groups.feed(MPI_JOBS.kind, self.queue)
+            groups.requeue_on_change(MPI_JOBS.kind, self.queue)
 
     def object_of(self, key: Key) -> Json | None:
         return self._owners.get(*key)
@@ -82,7 +88,7 @@ class MPIJobController(CustomController):
 
     async def _arrange(self, owner: Json, workers: dict[str, Json], launcher: Json | None) -> None:
         if (owner["spec"].get("runPolicy") or {}).get("suspend"):
-            await together(self._pods.delete(pod) for pod in workers.values() if not deleting(pod))
+            await gather_results(self._pods.delete(pod) for pod in workers.values() if not deleting(pod))
             if launcher is not None and not launcher["spec"].get("suspend"):
                 await self._jobs.patch(launcher, {"spec": {"suspend": True}})
             await self._group(owner, workers, launcher)  # planning tools know what it will need
@@ -92,15 +98,15 @@ class MPIJobController(CustomController):
         names = [f"{owner['metadata']['name']}-worker-{index}" for index in range(count)]
         extra = [pod for name, pod in workers.items() if name not in names]
         # Scale down before groups are checked: that is always possible.
-        await together(self._pods.delete(pod) for pod in extra if not deleting(pod))
+        await gather_results(self._pods.delete(pod) for pod in extra if not deleting(pod))
         grouping = await self._group(owner, workers, launcher)
         if grouping is None:
             return
         # A worker that ended before its launcher is recreated with the same name.
         over = [workers[name] for name in names if name in workers and finished(workers[name])]
-        await together(self._pods.delete(pod) for pod in over if not deleting(pod))
+        await gather_results(self._pods.delete(pod) for pod in over if not deleting(pod))
         missing = [(index, name) for index, name in enumerate(names) if name not in workers]
-        await together(
+        await gather_results(
             self._create(self._pods, self._worker(owner, replicas, index, name, grouping.links.get("worker")))
             for index, name in missing[:BATCH]
         )
@@ -114,7 +120,7 @@ class MPIJobController(CustomController):
         """Return the groups if they exist. Raises Refused."""
         if self._groups is None:
             return Grouping()
-        around = self._groups.around(owner)
+        around = self._groups.related(owner)
         grouping = group_mpi_job(owner, around)
         by_hand = made_by_hand(owner, around) if grouping and grouping.workload is None else None
         if by_hand is not None:
@@ -135,7 +141,9 @@ class MPIJobController(CustomController):
         if link is None or self._groups is None:
             return
         link.put_on(pod_spec)
-        keep_priority(pod_spec, self._groups.standing(owner["metadata"]["namespace"], link.pod_group), self._classes)
+        keep_priority(
+            pod_spec, self._groups.live_pod_group(owner["metadata"]["namespace"], link.pod_group), self._classes
+        )
 
     def _launcher(self, owner: Json, link: Link | None) -> Json:
         template = copy.deepcopy(((owner["spec"].get("mpiReplicaSpecs") or {}).get("Launcher") or {})["template"])
@@ -174,7 +182,7 @@ class MPIJobController(CustomController):
 
     async def _clean(self, owner: Json, workers: dict[str, Json]) -> None:
         if (owner["spec"].get("runPolicy") or {}).get("cleanPodPolicy", "Running") != "None":
-            await together(self._pods.delete(pod) for pod in workers.values() if active(pod))
+            await gather_results(self._pods.delete(pod) for pod in workers.values() if active(pod))
 
     async def _create(self, cache: Cache, body: Json) -> None:
         with suppress(AlreadyExists):

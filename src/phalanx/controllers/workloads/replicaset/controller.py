@@ -25,7 +25,7 @@ from phalanx.controllers.runtime.pods import (
     refusal_text,
     removal_rank,
 )
-from phalanx.controllers.runtime.status import conditions_of, set_condition, together, write_status
+from phalanx.controllers.runtime.status import conditions_of, gather_results, set_condition, write_status
 
 
 class ReplicaSetController(Controller):
@@ -87,7 +87,7 @@ class ReplicaSetController(Controller):
                     for pod in alive
                 }
                 victims = sorted(alive, key=lambda pod: rank[pod["metadata"]["uid"]])[: min(-missing, BATCH)]
-                await together(self._delete(owner, pod) for pod in victims)
+                await gather_results(self._delete(owner, pod) for pod in victims)
         except Conflict:
             raise  # an object needed by the pods is missing: retry, no failure
         except ApiProblem as error:
@@ -102,7 +102,7 @@ class ReplicaSetController(Controller):
         batch = 1
         while count > 0:
             size = min(batch, count)
-            await together(self._create_one(owner) for _ in range(size))
+            await gather_results(self._create_one(owner) for _ in range(size))
             count -= size
             batch *= 2
 

@@ -14,7 +14,7 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import Admission, PodEvents, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
-from phalanx.controllers.runtime.status import conditions_of, follow_refusal, together, write_status
+from phalanx.controllers.runtime.status import conditions_of, follow_refusal, gather_results, write_status
 from phalanx.controllers.workloads.statefulset.kind import INDEX_LABEL
 from phalanx.controllers.workloads.statefulset.volumes import Volumes, is_claim_of
 from phalanx.model.rules.assembly import scaled
@@ -123,7 +123,7 @@ class StatefulSetController(Controller):
             jobs, rest = jobs[:1], jobs[1:]
             for unused in rest:
                 unused.close()
-        await together(jobs)
+        await gather_results(jobs)
         if ordered and waiting:
             return
         extra = [pods[o] for o in sorted(pods, reverse=True) if o not in wanted]
@@ -140,7 +140,7 @@ class StatefulSetController(Controller):
             to_delete = to_delete[:1] if len(to_delete) == len(extra) else []
         for pod in to_delete:
             await self._volumes.delete_with_pod(owner, pod)
-        await together(self._delete(pod) for pod in to_delete)
+        await gather_results(self._delete(pod) for pod in to_delete)
 
     def _healthy(self, owner: Json, pod: Json) -> bool:
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
@@ -182,7 +182,7 @@ class StatefulSetController(Controller):
                 unavailable += 1
             else:
                 break
-        await together(self._delete(pod) for pod in to_delete)
+        await gather_results(self._delete(pod) for pod in to_delete)
 
     async def _create(self, owner: Json, ordinal: int, revision: Json) -> None:
         meta, spec = owner["metadata"], owner["spec"]

@@ -64,7 +64,7 @@ class TrainJobController(CustomController):
         self._jobs = caches.of(r.JOBS)
         self._jobs.index("jobset", _index_by_set)
         if groups is not None:
-            groups.feed(TRAIN_JOBS.kind, self.queue)
+            groups.requeue_on_change(TRAIN_JOBS.kind, self.queue)
             self._pods.on_change(self._pod_changed, of=MARKED)
             self._jobs.on_change(self._job_changed)
 
@@ -222,7 +222,7 @@ class TrainJobController(CustomController):
         cache = self._runtimes.get(kind)
         namespace = owner["metadata"]["namespace"] if cache is not None and cache.resource.namespaced else ""
         runtime = cache.get(namespace, name) if cache is not None else None
-        around = self._groups.around(owner) if self._groups is not None else []
+        around = self._groups.related(owner) if self._groups is not None else []
         return [*around, *([runtime] if runtime is not None else [])]
 
 

@@ -23,7 +23,16 @@ from phalanx.engine.groups.outcomes import assignment_of
 from phalanx.engine.groups.preemption_problem import Stage
 from phalanx.engine.groups.trial import Assignment, SequentialTrial, holds
 from phalanx.engine.placement.outcome import SearchVerdict
-from phalanx.engine.preemption.cost import ORDER, PROVABLE, Cost, Key, cost_from, cost_of, proved_parts, rung
+from phalanx.engine.preemption.cost import (
+    ORDER,
+    PROVABLE,
+    Cost,
+    Key,
+    cost_before_counts,
+    cost_from,
+    cost_of,
+    proved_parts,
+)
 from phalanx.engine.preemption.feasibility import Feasibility
 from phalanx.engine.preemption.filtered_row import BestFirstSets, Chosen
 from phalanx.engine.preemption.problem import PreemptionProblem
@@ -167,7 +176,7 @@ class ConstrainedPreemption:
 
     def _reprieve_costly(self, found: _Found) -> _Found:
         """Reprieve the units that cost most in the first component if evicting the others is sufficient."""
-        rungs = {u: rung(self._victim_index.unit_cost(self._stage.units[u])) for u in found.evicted}
+        rungs = {u: cost_before_counts(self._victim_index.unit_cost(self._stage.units[u])) for u in found.evicted}
         ladder = sorted(set(rungs.values()))
         below, enough = -1, len(ladder) - 1
         while enough - below > 1:

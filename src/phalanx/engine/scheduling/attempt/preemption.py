@@ -76,15 +76,15 @@ class FailedSearches:
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
 
-    def get(self, key: Hashable, circumstances: tuple[Any, ...]) -> Any | None:
+    def get(self, key: Hashable, versions: tuple[Any, ...]) -> Any | None:
         """Return the result of the last search, if it was made under the same circumstances."""
         known = self._found.get(key)
-        return known[1] if known is not None and known[0] == circumstances else None
+        return known[1] if known is not None and known[0] == versions else None
 
-    def put(self, key: Hashable, circumstances: tuple[Any, ...], result: Any) -> None:
+    def put(self, key: Hashable, versions: tuple[Any, ...], result: Any) -> None:
         if len(self._found) > MOST_FUTILE:
             self._found.clear()
-        self._found[key] = (circumstances, result)
+        self._found[key] = (versions, result)
 
 
 class Preemption:
@@ -132,7 +132,7 @@ class Preemption:
             )
         self.victim_index.refresh()
         key = (record.shape.id, record.priority)
-        known: str | None = self._failed.get(key, self.victim_index.circumstances)
+        known: str | None = self._failed.get(key, self.victim_index.state_versions)
         if known is not None:
             return _no_victims(record, known)
         found = self.chooser.choose(record, self.cluster.evaluation(record), diagnosis.resolvable, rows)
@@ -143,7 +143,7 @@ class Preemption:
             return replace(shared, message=text, nominate=node)
         if found is None:
             message = self._why_not(record, diagnosis)
-            self._failed.put(key, self.victim_index.circumstances, message)
+            self._failed.put(key, self.victim_index.state_versions, message)
             return _no_victims(record, message)
         node = self.cluster.columns.names[found.row]
         text = f"preemption: {placement_text(node, found.units)}"
@@ -226,7 +226,7 @@ class Preemption:
     def _state(self, tree: GroupTree) -> tuple[Any, ...]:
         """Return a value that changes with the cluster, so that a failed search is not repeated without a change."""
         pods = tuple(sorted((record.key, record.shape.id) for record in tree.records))
-        return (*self.victim_index.circumstances, tree.priority, pods)
+        return (*self.victim_index.state_versions, tree.priority, pods)
 
     def plan(self, tree: GroupTree, built: Built, group_plugins: GroupPlugins | None) -> PreemptionResult:
         """Return the cheapest plan for the unit's minimum, or for as many extra pods as possible if the minimum runs.

@@ -293,7 +293,7 @@ class QueuePlan:
             [self.units[key] for key in self.planner.proposed if key in self.units] if self.planner is not None else []
         )
 
-    def stuck(self, seconds: float) -> set[str]:
+    def overdue(self, seconds: float) -> set[str]:
         """Return the keys of units that have not started for so long although they may start by plan."""
         proposed = self.planner.proposed if self.planner is not None else {}
         return {key for key, since in proposed.items() if since + seconds < self._cluster.now}

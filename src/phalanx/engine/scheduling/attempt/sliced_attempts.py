@@ -38,7 +38,7 @@ class Unfinished(msgspec.Struct, eq=False):
     sliced: Sliced[Answer]
     frame: tuple[int, int]  # versions of rows and ids
     equivalence_key: Hashable  # None: no other root is equal
-    again: int  # number of restarts
+    restarts: int
     stamp: tuple[Any, ...] = ()  # of the root's own pods and groups
     nodes: list[Node | None] = field(default_factory=list)  # by row, when it was first stopped
     seen: tuple[int, ...] = ()  # versions of the cluster state when it was last stopped
@@ -68,10 +68,10 @@ class SlicedAttempts:
         return bool(limit) and self.spent >= limit
 
     @property
-    def alone(self) -> SchedulingUnit | None:
+    def exclusive_unit(self) -> SchedulingUnit | None:
         """Return a unit that was disturbed too often: no unit of its priority or below is served before it."""
         for search in self.unfinished.values():
-            if search.again >= MAX_SEARCHES and search.unit.queue_name is QueueName.SEARCH:
+            if search.restarts >= MAX_SEARCHES and search.unit.queue_name is QueueName.SEARCH:
                 return search.unit
         return None
 
@@ -150,8 +150,8 @@ class SlicedAttempts:
             self.unfinished[search.unit.key] = search
 
     def _search_again(self, search: Unfinished, tree: GroupTree) -> Answer | None:
-        if search.again < MAX_SEARCHES:
-            self._keep(self._begin(search.unit, tree, search.equivalence_key, search.again + 1), tree)
+        if search.restarts < MAX_SEARCHES:
+            self._keep(self._begin(search.unit, tree, search.equivalence_key, search.restarts + 1), tree)
             return None
         answer = self.attempts.search(tree, AttemptOptions(evict=False, budget_divisor=HURRY))
         if isinstance(answer, Refused):
@@ -159,7 +159,7 @@ class SlicedAttempts:
         return answer
 
     def _versions(self) -> tuple[int, ...]:
-        return self._preemption.victim_index.circumstances
+        return self._preemption.victim_index.state_versions
 
     def _is_possible(self, operation: Operation) -> bool:
         """Return True if an operation of a trial, adding or removing a pod, is still possible."""

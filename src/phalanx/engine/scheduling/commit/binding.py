@@ -160,7 +160,7 @@ class Binding:
         if record.row < 0:
             return Status(Code.UNSCHEDULABLE, (f"node {record.node_name} is gone",))
         if held.stage == LATER:
-            if not self._members.whole(record):
+            if not self._members.gang_is_satisfied(record):
                 return Status(Code.UNSCHEDULABLE, (NO_LONGER_WHOLE,))
             return self._advance(held.unit, record, PRE_BIND, 0.0)
         if self._cluster.now >= held.deadline:

@@ -49,7 +49,7 @@ class GroupReservations:
         self._fresh = True  # groups that started before this process are not examined yet
         self._pods_on_unknown_nodes: dict[GroupKey, None] = {}  # groups with a reservation on a missing node
         self._by_reservation: dict[GroupKey, None] = {}  # groups whose first pod is only nominated yet
-        self._promises_seen = 0  # version of all nominations when these groups were checked
+        self._nominations_seen = 0  # version of all nominations when these groups were checked
 
     # ---- reserving
 
@@ -213,7 +213,7 @@ class GroupReservations:
             if group is not None and key in self.kept:
                 self._find(group)
         if self.recheck:
-            self._promises_seen = self._cluster.nominations.version
+            self._nominations_seen = self._cluster.nominations.version
             for key in list(self._by_reservation):
                 self._recheck(key)
         self._expire()
@@ -224,7 +224,7 @@ class GroupReservations:
 
         A unit of higher priority took the node, the group is held, or another component cleared the nomination.
         """
-        return bool(self._by_reservation) and self._cluster.nominations.version != self._promises_seen
+        return bool(self._by_reservation) and self._cluster.nominations.version != self._nominations_seen
 
     def _recheck(self, key: GroupKey) -> None:
         group = self._members.forest.group(key)

@@ -143,7 +143,7 @@ class HeldStarts:
         due = own is not None and own.start <= self._cluster.now <= own.start + KEPT_WITHIN
         return min(end, own.until) if own is not None and due else end
 
-    def alone(self, records: Sequence[PodRecord]) -> bool:
+    def differs_from_class(self, records: Sequence[PodRecord]) -> bool:
         """Return True if a unit may fit where equal ones do not: it has a reservation or a known end."""
         if not self._room or not records:
             return False

@@ -328,7 +328,7 @@ class StartReservations(HeldStarts):
     def _to_plan(self, waiting: list[SchedulingUnit]) -> list[SchedulingUnit]:
         """Return the units that are planned together, if they are plain."""
         now, planned, found = self._cluster.now, self.plan.units, []
-        for key in self.plan.stuck(KEPT_WITHIN):
+        for key in self.plan.overdue(KEPT_WITHIN):
             self._planned_alone_until[key] = now + PLAN_AGAIN_SECONDS  # something other than room prevents it
         alone = {key for key, until in self._planned_alone_until.items() if until > now}
         for unit in waiting:

@@ -44,7 +44,7 @@ class GangCommits:
 
     # ---- scheduled
 
-    def enough(self, leaf: Group) -> bool:
+    def commit_is_decided(self, leaf: Group) -> bool:
         """Return True if the confirmed members of a leaf are its minimum, or every bind has an outcome."""
         if leaf.spec is None:
             return False

@@ -85,9 +85,9 @@ class Members:
         taken, self.notes = self.notes, Notes({}, {}, {}, {})
         return taken
 
-    def again(self, decision: d.SetGroupCondition) -> None:
+    def rewrite(self, decision: d.SetGroupCondition) -> None:
         """Check a tree again whose condition could not be written: no other event may come."""
-        self.statuses.again(decision)
+        self.statuses.rewrite(decision)
         key = GroupKey(decision.kind, decision.namespace, decision.name)
         if (root := self.forest.root_of(key)) is not None:
             self.notes.roots_of_changed_members[root] = None
@@ -302,10 +302,10 @@ class Members:
         if isinstance(decision, d.Evict):
             self.commits.released(decision.uid)
         elif isinstance(decision, d.SetGroupCondition):
-            self.statuses.not_written(decision)
+            self.statuses.write_failed(decision)
             key = GroupKey(decision.kind, decision.namespace, decision.name)
             group = self.forest.group(key)
-            self.conditions.not_written(key, decision, group.source if group is not None else None)
+            self.conditions.write_failed(key, decision, group.source if group is not None else None)
             # A 404 may be wrong, and a deleted group is in no tree. Clusters without our API have no Workload status.
             final = (e.NOT_FOUND, e.PERMANENT) if decision.kind in (WORKLOAD, POLICY) else (e.PERMANENT,)
             if event.problem not in final:
@@ -412,7 +412,7 @@ class Members:
 
     # ---- queries
 
-    def whole(self, record: PodRecord) -> bool:
+    def gang_is_satisfied(self, record: PodRecord) -> bool:
         """Return True if the pod has no group, or placed pods satisfy the minimum of its group and of all above it."""
         leaf = self.forest.leaf_of_pod(record.namespace, record.name)
         if leaf is None:
@@ -449,7 +449,7 @@ class Members:
         if not leaf.binding:
             self.health.touch(leaf.key)
         scheduled = self.conditions.is_true(leaf.key) and not self.conditions.targets
-        if leaf.binding if scheduled else not self.commits.enough(leaf):
+        if leaf.binding if scheduled else not self.commits.commit_is_decided(leaf):
             return
         if (root := self.forest.root_of(leaf.key)) is None:
             return

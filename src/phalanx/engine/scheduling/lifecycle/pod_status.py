@@ -58,7 +58,7 @@ class PodStatusWriter:
         self._status_writes = status_writes
         self._emit = emit
 
-    def not_written(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
+    def write_failed(self, record: PodRecord, decision: d.SetPodCondition, problem: str) -> None:
         """Write a failed condition again later, even without another event of the pod."""
         if record.last_condition != _condition_text(decision.reason, decision.message):
             return  # another condition was sent since
@@ -66,7 +66,7 @@ class PodStatusWriter:
         if problem != PERMANENT:  # retry after a 404 too: it may be wrong, and a deleted pod has no record
             self._status_writes.add(decision)
 
-    def again(self, decision: d.SetPodCondition) -> None:
+    def rewrite(self, decision: d.SetPodCondition) -> None:
         """Write the condition again, unless another one was sent since or the pod is no longer pending."""
         record = self._cluster.records.get(f"{decision.namespace}/{decision.name}")
         if record is not None and record.uid == decision.uid and not record.node_name and not record.last_condition:

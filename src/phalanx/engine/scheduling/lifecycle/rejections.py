@@ -81,7 +81,7 @@ class Rejections:
             del self._held[returned]
         rejected, self._rejected = self._rejected, []
         for pod in rejected:
-            self._excuse(pod)
+            self._mark_rejected_by_node(pod)
             leaf = self._forest.leaf_of(pod_key(pod))
             root = self._forest.root_of(leaf) if leaf is not None else None
             group = self._forest.group(root) if root is not None else None
@@ -91,7 +91,7 @@ class Rejections:
             if commit is not None and pod.metadata.uid in commit.pods:
                 self._requeue(root, group, pod, commit)
 
-    def _excuse(self, pod: Pod) -> None:
+    def _mark_rejected_by_node(self, pod: Pod) -> None:
         """Write that the pod did not fail by itself, unless that is known or the rejection is old."""
         at = _bound_at(pod)
         if at is not None and self._cluster.now - at > REJECTION_SECONDS:
