@@ -40,6 +40,15 @@ def generated(workload: Json) -> bool:
     return (workload["metadata"].get("annotations") or {}).get(GENERATED) == "true"
 
 
+def ignored_note(owner: Json, by_hand: Json, remedy: str) -> str:
+    """Return the text of an event: a user's Workload names an owner that requests no group."""
+    name = by_hand["metadata"]["name"]
+    return (
+        f"Workload {name} is about this {owner['kind']}, which asks for no group: add {remedy} to it, or delete"
+        " the Workload"
+    )
+
+
 def made_by_hand(owner: Json, related: Sequence[Json]) -> Json | None:
     """Return a user's Workload whose `controllerRef` names the owner. A generated one takes precedence."""
     about = [

@@ -20,7 +20,7 @@ from phalanx.controllers.grouping.priorities import keep_priority, value_of
 from phalanx.controllers.grouping.replacement import with_successor
 from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped
-from phalanx.controllers.grouping.user_workload import made_by_hand
+from phalanx.controllers.grouping.user_workload import ignored_note, made_by_hand
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups, has_group
@@ -97,10 +97,7 @@ class SetGroupsController(Controller):
         template = owner["spec"]["template"].get("spec") or {}
         if by_hand is None or template.get("schedulingGroup") or template.get("workloadRef"):
             return
-        note = (
-            f"Workload {by_hand['metadata']['name']} is about this {owner['kind']}, which asks for no group: add the"
-            f' annotation {GANG}: "{self._gang_value(owner)}" to it, or delete the Workload'
-        )
+        note = ignored_note(owner, by_hand, f'the annotation {GANG}: "{self._gang_value(owner)}"')
         self._events.warning(owner, self.name, "WorkloadIgnored", note)
 
     def _gang_value(self, owner: Json) -> str:

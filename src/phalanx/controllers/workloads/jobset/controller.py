@@ -15,7 +15,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid, NotFound
 from phalanx.controllers.grouping.core import BATCH, Grouping, GroupingRefused
 from phalanx.controllers.grouping.ungrouped_pods import NO_PODS, Gang, counts_for_gang, each_without_ungrouped
-from phalanx.controllers.grouping.user_workload import made_by_hand
+from phalanx.controllers.grouping.user_workload import ignored_note, made_by_hand
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Cache, Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -190,6 +190,9 @@ class JobSetController(Controller):
         by_hand = made_by_hand(jobset, about) if grouping.workload is None else None
         if by_hand is not None and (grouping or by_hand in by_name):
             await self._groups.adopt(jobset, by_hand)
+        elif by_hand is not None and not any(part.linked for part in shape.parts):
+            note = ignored_note(jobset, by_hand, "spec.gangConfig or spec.scheduling")
+            self._events.warning(jobset, NAME, "WorkloadIgnored", note)
         # Also for a suspended set: a capacity planner needs its requests (API design paper).
         idle = all(job["spec"].get("suspend") for job in look.children.active)
         grouping = each_without_ungrouped(grouping, self._gangs(look, shape, grouping))

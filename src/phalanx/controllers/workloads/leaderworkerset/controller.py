@@ -15,6 +15,7 @@ from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict
 from phalanx.controllers.group_apis import create_pod_group_if_not_exists, provider_of
 from phalanx.controllers.grouping.core import PARENT_COMPOSITE, TOO_MANY, WORKLOADS, Grouping, GroupingRefused
+from phalanx.controllers.grouping.user_workload import generated, ignored_note
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -59,6 +60,7 @@ from phalanx.model.leaderworkerset import names as n
 from phalanx.model.leaderworkerset.pods import is_grouped, is_leader
 
 KIND = r.LEADER_WORKER_SETS.kind
+GATES_OFF = "Groups need the feature gates GenericWorkload and PodGroupPerReplica; its pods start one by one"
 REFUSED_AGAIN = 5.0  # seconds; the obstacle may be removed without an event of the set
 
 
@@ -163,16 +165,7 @@ class LeaderWorkerSetController(Controller):
             provider = provider_of(lws)
             grouped = grouped_now(lws, self._groups)
             go_on = await self._make_groups(look, partition, replicas, grouped and provider.name == grouping.NATIVE)
-            if grouped:
-                scheduling = of_groups(look.leaders, look.outdated)
-            elif grouping.asked(lws):
-                scheduling = (
-                    "False",
-                    "APINotAvailable",
-                    "Groups need the feature gates GenericWorkload and PodGroupPerReplica",
-                )
-            elif condition(lws, SCHEDULING_READY):
-                scheduling = ("False", "NotAsked", "Groups are not asked for; replicas that have one keep it")
+            scheduling = of_groups(look.leaders, look.outdated) if grouped else self._without_groups(lws)
             if go_on:
                 await self._arrange(look, partition, replicas)
         except GroupingRefused as refusal:
@@ -180,6 +173,21 @@ class LeaderWorkerSetController(Controller):
             self._events.warning(lws, self.name, refusal.reason, refusal.message)
             self.queue.add_after(key, REFUSED_AGAIN)
         await self._finish(look, scheduling)
+
+    def _without_groups(self, lws: Json) -> tuple[str, str, str] | None:
+        """Return the condition of a set that gets no groups, and report what is without effect."""
+        if grouping.asked(lws):
+            if (condition(lws, SCHEDULING_READY) or {}).get("message") != GATES_OFF:
+                self._events.warning(lws, self.name, "APINotAvailable", GATES_OFF)
+            return "False", "APINotAvailable", GATES_OFF
+        about = self._groups.for_owner(lws) if self._groups is not None else ()
+        for found in about if not grouping.pods_name_group(lws) else ():
+            if controller_of(found) is None and not generated(found):
+                note = ignored_note(lws, found, "spec.scheduling: {}")
+                self._events.warning(lws, self.name, "WorkloadIgnored", note)
+        if condition(lws, SCHEDULING_READY):
+            return "False", "NotAsked", "Groups are not asked for; replicas that have one keep it"
+        return None
 
     async def _refuse(self, lws: Json, refusal: GroupingRefused) -> None:
         """Report a set that exceeds the limits; running pods are not changed."""

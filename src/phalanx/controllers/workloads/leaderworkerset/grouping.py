@@ -61,10 +61,14 @@ def asked(lws: Json) -> bool:
     requested = workload_annotations(lws["metadata"].get("annotations"))
     if requested.gang is False or n.annotation(lws, n.OPT_OUT) == "false":
         return False
-    if any(names_group(template) for template in (n.leader_template(lws), n.worker_template(lws))):
+    if pods_name_group(lws):
         return False
     delegated = bool(n.annotation(lws, GROUP_TEMPLATE))  # its groups use a template of its parent
     return lws["spec"].get("scheduling") is not None or requested.gang is True or delegated
+
+
+def pods_name_group(lws: Json) -> bool:
+    return any(names_group(template) for template in (n.leader_template(lws), n.worker_template(lws)))
 
 
 def names_group(template: Json) -> bool:
