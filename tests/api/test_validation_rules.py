@@ -261,3 +261,31 @@ def test_a_write_is_validated_by_the_version_it_is_written_in(world: World) -> N
     world.patch(f"{beta}/a", {"spec": {"replicas": 8}})
     with pytest.raises(Invalid, match="v1 allows four"):
         world.patch(f"{CRONS}/a", {"spec": {"replicas": 7}})
+
+
+def test_a_field_that_is_null_is_absent_in_rules(world: World) -> None:
+    note = {"type": "string", "nullable": True}
+    notes = {"type": "object", "additionalProperties": {"type": "string", "nullable": True}}
+    rules = [
+        {"rule": "!has(self.note)"},
+        {"rule": "!has(self.notes) || 'a' in self.notes"},  # a value of a map may be null
+    ]
+    world.create(DEFINITIONS, ruled(rules, note=note, notes=notes))
+    world.create(CRONS, cron(note=None, notes={"a": None}))
+    assert "failed rule: !has(self.note)" in refusal(world, cron("b", note="x"))
+
+
+def test_a_pattern_that_does_not_compile_is_refused_with_the_definition(world: World) -> None:
+    with pytest.raises(Invalid) as problem:
+        world.create(DEFINITIONS, ruled([{"rule": "self.image.find(')') == ''"}]))
+    assert "program instantiation failed: error parsing regexp: unexpected ): `)`" in str(problem.value)
+
+
+def test_rules_read_all_fields_of_embedded_metadata_that_are_declared(world: World) -> None:
+    text = {"type": "string"}
+    meta = {"type": "object", "properties": {"name": text, "generateName": text, "namespace": text}}
+    body = {"type": "object", "properties": {"kind": text, "apiVersion": text, "metadata": meta}}
+    body |= {"x-kubernetes-embedded-resource": True, RULES: [{"rule": "self.metadata.namespace == 'a'"}]}
+    world.create(DEFINITIONS, ruled(pod=body))
+    embedded = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "b"}}
+    assert "failed rule: self.metadata.namespace == 'a'" in refusal(world, cron(pod=embedded))

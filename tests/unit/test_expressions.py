@@ -64,7 +64,7 @@ string(duration('1.5s')) == '1.5s'
 timestamp('2020-02-29T23:00:00Z') + duration('2h') == timestamp('2020-03-01T01:00:00Z')
 timestamp('2020-01-02T03:04:05Z').getMonth() == 0 && timestamp('2020-01-02T03:04:05Z').getDate() == 2
 timestamp('2020-01-02T03:04:05Z').getHours('+02:00') == 5 && timestamp('2020-01-05T00:00:00Z').getDayOfWeek() == 0
-string(timestamp('2020-01-02T03:04:05.5+01:00')) == '2020-01-02T02:04:05.5Z' && int(timestamp('1970-01-01T00:01:00Z')) == 60
+string(timestamp('2020-01-02T03:04:05.5+01:00')) == '2020-01-02T03:04:05.5+01:00' && int(timestamp('1970-01-01T00:01:00Z')) == 60
 timestamp('2020-01-02T00:00:00Z') - timestamp('2020-01-01T00:00:00Z') == duration('24h')
 l.all(i, i > 0) && !l.all(i, i > 1) && l.exists(i, i == 2) && l.exists_one(i, i == 2)
 [0, 1].exists(i, 4 / i == 4)
@@ -79,6 +79,9 @@ optional.of(1).value() == 1 && !optional.none().hasValue() && optional.none().or
 d.?z.hasValue() == false && d.?k[?1].orValue('') == 'a' && m[?'a'].value() == 1 && d.?o.p.orValue('') == 'q'
 optional.of(1).optMap(v, v + 1).value() == 2 && d.?o.optFlatMap(v, v.?p).value() == 'q'
 optional.ofNonZeroValue('').or(optional.of('a')).value() == 'a'
+optional.ofNonZeroValue(timestamp('0001-01-01T00:00:00Z')) == optional.none() && optional.ofNonZeroValue(timestamp(0)).hasValue()
+timestamp('2020-01-02T03:04:05+01:00') == timestamp('2020-01-02T02:04:05Z') && string(timestamp('2020-01-02T03:04:05-01:30') + duration('1h')) == '2020-01-02T04:04:05-01:30'
+isURL('mailto:a@example.com') && url('mailto:a').getScheme() == 'mailto' && url('mailto:a').getHost() == ''
 [?m[?'a'], ?m[?'z']] == [1] && {?'a': m[?'a'], ?'z': m[?'z']} == {'a': 1}
 [optional.of(1), optional.none()].unwrapOpt() == [1]
 s.contains('ell') && s.startsWith('he') && s.endsWith('lo') && s.matches('^h.*o$') && matches(s, 'l+')
@@ -151,7 +154,7 @@ FAILS = {
     "l.filter(i, i > 5).max()": "max called on empty list",
     "quantity('z').isInteger()": "quantities must match",
     "s.substring(9)": "index out of range: 9",
-    "s.matches(s + '[')": "error parsing regexp: missing ]",
+    "s.matches(s + '[')": "error parsing regexp: missing closing ]: `[`",
     "[0, 1].all(i, 4 / i == 4)": "division by zero",
     "{s: 1, s: 2}": "Failed with repeated key [hello]",
     "0.0 / 0.0 < 1.0": "NaN values cannot be ordered",
@@ -222,6 +225,8 @@ REFUSED = {
     "timestamp('x') == timestamp('x')": "invalid timestamp argument",
     "timestamp(-62135596801) == timestamp(0)": "invalid timestamp argument",
     "s.matches('[')": "invalid matches argument",
+    "s.find(')') == ''": "error parsing regexp: unexpected ): `)`",
+    "s.findAll('[', 1) == []": "error parsing regexp: missing closing ]: `[`",
     "x +": "Syntax error: mismatched input '<EOF>' expecting {'[', '{',",
     "x)": "Syntax error: extraneous input ')' expecting <EOF>",
     "'a": "Syntax error: token recognition error at: ''a'",

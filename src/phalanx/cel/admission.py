@@ -146,7 +146,7 @@ class AdmissionEnvironment(Environment):
         """Compile an expression that must have one of the wanted types; no types: any."""
         program = self.compile(expression)
         if isinstance(program, CompileError):
-            return CompileError(f"compilation failed: {program.message}", program.problems)
+            return CompileError(program.full, program.problems)
         if wanted and program.type not in wanted:
             shown = str(wanted[0]) if len(wanted) == 1 else f"one of [{' '.join(map(str, wanted))}]"
             return CompileError(f"must evaluate to {shown} but got {program.type}")

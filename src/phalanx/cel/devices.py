@@ -219,7 +219,7 @@ def compile_device_selector(expression: str, new: bool = False) -> CompiledSelec
     """
     program = (_FOR_NEW if new else _ENVIRONMENT).compile(expression)
     if isinstance(program, CompileError):
-        return CompileError(f"compilation failed: {program.message}", program.problems)
+        return CompileError(program.full, program.problems)
     if program.type.kind not in ("bool", "dyn"):
         return CompileError(f"must evaluate to bool or the unknown type, not {program.type}")
     return CompiledSelector(program)

@@ -20,7 +20,7 @@ from .parser import parse
 from .program import Program
 from .syntax import CompileError, ExpressionError, render
 from .types import ObjectFields, Type
-from .validators import literal_problems
+from .validators import bad_pattern, literal_problems
 
 KUBERNETES: Functions = merge(
     STANDARD, TIMES, OPTIONALS, STRINGS, REGEXES, LISTS, QUANTITIES, SEMVERS, IPS, URLS, FORMATS, AUTHORIZERS
@@ -70,6 +70,8 @@ class Environment:
                 problems = literal_problems(checked)
                 if problems:
                     raise ExpressionError(problems)
+                if pattern := bad_pattern(checked):
+                    return CompileError(pattern, stage="program instantiation failed")
                 return Program(expression, checked)
             except ExpressionError as error:
                 return CompileError(render(expression, error.problems), error.problems)

@@ -74,7 +74,7 @@ class SchemaTypes:
             value = self.type_of(extra, f"{name}.@values")
             return t.map_of(t.STRING, value) if value else None
         properties = dict(schema.get("properties") or {})
-        if root or schema.get(EMBEDDED):
+        if (root or schema.get(EMBEDDED)) and not _has_head(properties):
             properties.update(_HEAD)
         fields: dict[str, tuple[str, t.Type]] = {}
         for key, part in properties.items():
@@ -88,6 +88,16 @@ class SchemaTypes:
         return t.object_type(name)
 
 
+def _has_head(properties: Json) -> bool:
+    """Return True if a schema declares what every object has; metadata may then have more fields than usual."""
+    meta = properties.get("metadata") or {}
+    texts = [properties.get("kind"), properties.get("apiVersion")]
+    texts += [(meta.get("properties") or {}).get(name) for name in ("name", "generateName")]
+    return meta.get("type") == "object" and all(
+        isinstance(part, Mapping) and part.get("type") == "string" for part in texts
+    )
+
+
 def value_of(value: Any, schema: Any) -> Any:
     """Return a value for rules: texts with a format become times and bytes, lists keep their list type."""
     if value is None or not isinstance(schema, Mapping) or schema.get(INT_OR_STRING):
@@ -97,7 +107,10 @@ def value_of(value: Any, schema: Any) -> Any:
     if isinstance(value, dict):
         properties = schema.get("properties") or {}
         extra = schema.get("additionalProperties")
-        return {k: value_of(v, properties.get(k, extra)) for k, v in value.items()}
+        # A field that is null is absent; values of maps and items of lists can be null.
+        return {
+            k: value_of(v, properties.get(k, extra)) for k, v in value.items() if v is not None or k not in properties
+        }
     if isinstance(value, str):
         return _text(value, schema.get("format"))
     if schema.get("type") == "number" and type(value) is int:

@@ -100,9 +100,15 @@ class CompileError:
 
     message: str
     problems: list[ExpressionProblem] = field(default_factory=list)
+    stage: str = "compilation failed"
 
     def __str__(self) -> str:
         return self.message
+
+    @property
+    def full(self) -> str:
+        """Return the message with the stage that failed."""
+        return f"{self.stage}: {self.message}"
 
 
 class ExpressionError(Exception):

@@ -87,6 +87,26 @@ def _argument_problems(node: CallExpression) -> list[ExpressionProblem]:
     return []
 
 
+def bad_pattern(checked: Checked) -> str:
+    """Return what is wrong with a constant pattern of find() or findAll(), which is compiled with the expression."""
+    pending: list[Node] = [checked.node]
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        pending.extend(children(node))
+        if isinstance(node, CallExpression) and node.function in ("find", "findAll") and node.args:
+            pattern = node.args[0]
+            if isinstance(pattern, Const) and isinstance(pattern.value, str):
+                try:
+                    compiled(pattern.value)
+                except EvaluationError as problem:
+                    return str(problem)
+    return ""
+
+
 def _unknown(one: Type) -> bool:
     return one.kind == "dyn" or any(map(_unknown, one.params))
 

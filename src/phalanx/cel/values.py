@@ -5,7 +5,7 @@ bool, int, float, str, bytes, None, list and dict are used directly; the classes
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MAX_INT = 2**63 - 1
@@ -39,9 +39,10 @@ class Duration:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Timestamp:
-    """A moment: nanoseconds since 1970-01-01T00:00:00Z."""
+    """A moment: nanoseconds since 1970-01-01T00:00:00Z. `offset`: seconds east of UTC in which it was written."""
 
     nanos: int
+    offset: int = field(default=0, compare=False)
 
 
 class Optional:

@@ -215,8 +215,10 @@ def url(text: str) -> URLValue:
     found = _URL.fullmatch(text)
     if text.startswith(":"):
         raise EvaluationError(f"{prefix}parse {quoted(text)}: missing protocol scheme")
-    if found is None or (found[2] is None and not found[3].startswith("/")):
+    if found is None:
         raise EvaluationError(f"{prefix}parse {quoted(text)}: invalid URI for request")
+    if found[2] is None and not found[3].startswith("/"):
+        return URLValue(text, found[1].lower(), "", "", found[4] or "")  # opaque, such as mailto:a
     host = (found[2] or "").rpartition("@")[2]
     if not re.fullmatch(r"(\[[0-9a-fA-F:.%]+\]|[^\[\]:\s]*)(:[0-9]*)?", host):
         raise EvaluationError(f"{prefix}parse {quoted(text)}: invalid port or host in URL")

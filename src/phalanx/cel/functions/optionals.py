@@ -9,6 +9,7 @@ from ..types import BOOL, INT, list_of, map_of, optional_of
 from ..types import param as type_param
 from ..values import NONE, Duration, EvaluationError, Optional, Timestamp, Uint, some
 from .standard import _never
+from .times import MIN_STAMP
 
 K, V = type_param("K"), type_param("V")
 _OPTIONAL, _LIST, _MAP = optional_of(V), list_of(V), map_of(K, V)
@@ -22,8 +23,10 @@ def _value(optional: Optional) -> Any:
 
 def is_zero(value: Any) -> bool:
     """Return whether a value is the zero or empty value of its type."""
-    if isinstance(value, (Duration, Timestamp)):
+    if isinstance(value, Duration):
         return value.nanos == 0
+    if isinstance(value, Timestamp):
+        return value.nanos == MIN_STAMP
     if value is None or isinstance(value, (bool, int, float, str, bytes, list, dict, Uint)):
         return not value
     return False

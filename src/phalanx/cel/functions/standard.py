@@ -97,7 +97,7 @@ def _arithmetic() -> Iterator[tuple[str, tuple[Overload, ...]]]:
         return checked_duration(a.nanos + b.nanos)
 
     def moment(a: Any, b: Any) -> Timestamp:
-        return checked_timestamp(a.nanos + b.nanos)
+        return checked_timestamp(a.nanos + b.nanos, a.offset if isinstance(a, Timestamp) else b.offset)
 
     yield function(
         "_+_",
@@ -130,7 +130,7 @@ def _arithmetic() -> Iterator[tuple[str, tuple[Overload, ...]]]:
             "subtract_timestamp_duration",
             (TIMESTAMP, DURATION),
             TIMESTAMP,
-            lambda a, b: checked_timestamp(a.nanos - b.nanos),
+            lambda a, b: checked_timestamp(a.nanos - b.nanos, a.offset),
         ),
     )
     yield function(
@@ -319,6 +319,18 @@ def _to_timestamp(value: Any) -> Timestamp:
     return parse_timestamp(value) if isinstance(value, str) else checked_timestamp(value * 10**9)
 
 
+# What Go's regexp says where RE2 has other words.
+_GO_REASONS = {
+    "missing ]": "missing closing ]",
+    "missing )": "missing closing )",
+    "no argument for repetition operator": "missing argument to repetition operator",
+    "bad repetition operator": "invalid nested repetition operator",
+    "invalid repetition size": "invalid repeat count",
+    "invalid perl operator": "invalid or unsupported Perl syntax",
+    "invalid named capture group": "invalid named capture",
+}
+
+
 @lru_cache(maxsize=1024)
 def compiled(pattern: str) -> Any:
     """Return a regular expression, or raise EvaluationError."""
@@ -329,7 +341,9 @@ def compiled(pattern: str) -> Any:
     except re2.error as problem:
         reason = problem.args[0] if problem.args else ""
         text = reason.decode() if isinstance(reason, bytes) else str(reason)
-        raise EvaluationError(f"error parsing regexp: {text}") from None
+        code, colon, part = text.partition(": ")
+        shown = f"{_GO_REASONS.get(code, code)}: `{part}`" if colon else text
+        raise EvaluationError(f"error parsing regexp: {shown}") from None
 
 
 def _matches(text: str, pattern: str) -> bool:

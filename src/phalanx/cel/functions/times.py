@@ -26,10 +26,10 @@ def checked_duration(nanos: int) -> Duration:
     raise EvaluationError("duration overflow")
 
 
-def checked_timestamp(nanos: int) -> Timestamp:
+def checked_timestamp(nanos: int, offset: int = 0) -> Timestamp:
     """Return a timestamp between the years 1 and 9999, or raise EvaluationError."""
     if MIN_STAMP <= nanos <= MAX_STAMP:
-        return Timestamp(nanos)
+        return Timestamp(nanos, offset)
     raise EvaluationError("timestamp overflow")
 
 
@@ -67,9 +67,10 @@ def parse_timestamp(text: str) -> Timestamp:
         except ValueError:
             moment = None
         if moment is not None:
-            seconds = int((moment - _EPOCH).total_seconds()) - _offset_seconds(found[8])
+            offset = _offset_seconds(found[8])
+            seconds = int((moment - _EPOCH).total_seconds()) - offset
             fraction = (found[7] or "")[:9].ljust(9, "0")
-            return checked_timestamp(seconds * 10**9 + int(fraction))
+            return checked_timestamp(seconds * 10**9 + int(fraction), offset)
     message = f'parsing time {_quoted(text)} as "2006-01-02T15:04:05Z07:00": cannot parse {_quoted(text)} as "2006"'
     raise EvaluationError(message)
 
@@ -89,9 +90,15 @@ def format_value(value: Duration | Timestamp) -> str:
         fraction = f".{rest:09d}".rstrip("0") if rest else ""
         return f"{sign}{whole}{fraction}s"
     seconds, rest = divmod(value.nanos, 10**9)
-    moment = _EPOCH + timedelta(seconds=seconds)
+    moment, zone = _EPOCH + timedelta(seconds=seconds), "Z"
+    if value.offset:
+        hours, minutes = divmod(abs(value.offset) // 60, 60)
+        moment, zone = (
+            moment + timedelta(seconds=value.offset),
+            f"{'-' if value.offset < 0 else '+'}{hours:02d}:{minutes:02d}",
+        )
     fraction = f".{rest:09d}".rstrip("0") if rest else ""
-    return f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + f"{fraction}Z"
+    return f"{moment:%Y-%m-%dT%H:%M:%S}".rjust(19, "0") + f"{fraction}{zone}"
 
 
 def _zone(name: str) -> tzinfo:

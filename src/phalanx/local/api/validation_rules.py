@@ -110,11 +110,11 @@ def _rule(body: Json, own: t.Type, types: SchemaTypes, functions: Functions = KU
     if isinstance(program, Program) and program.type.kind not in ("bool",):
         program = CompileError("cel expression must evaluate to a bool")
     elif isinstance(program, CompileError):
-        program = CompileError(f"compilation failed: {program.message}")
+        program = CompileError(program.full)
     if isinstance(message, Program) and message.type.kind != "string":
         message = CompileError("messageExpression must evaluate to a string")
     elif isinstance(message, CompileError):
-        message = CompileError(f"messageExpression compilation failed: {message.message}")
+        message = CompileError(f"messageExpression {message.full.removeprefix('program ')}")
     uses_old = isinstance(program, Program) and mentions(program.checked.node, "oldSelf")
     return ValidationRule(body, program, message, uses_old)
 
