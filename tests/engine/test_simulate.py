@@ -79,6 +79,14 @@ def test_a_job_that_never_fits_is_named(tmp_path: Path) -> None:
         (",0,5,,1,1,,,,,,\n", "line 2, column job: is empty"),
         ("a,0,5,,1,1,,,,,,\na,1,5,,1,1,,,,,,\n", "line 3, column job: 'a' is also on line 2"),
         ("a,0,5,,1,1,,,,,,,,,\n", "line 2: has more values than the header"),
+        ("a,0,5,,1,1,-4,,,,,\n", "line 2, column cpus_per_pod"),
+        ("a,0,5,,1,1,,,,,-5,\n", "line 2, column checkpoint_s"),
+        ("a,0,5,,1,1,,3000000000,,,,\n", "line 2, column priority: 3000000000 must be a whole number from"),
+        ("a,1e300,5,,1,1,,,,,,\n", "line 2, column submit_s"),
+        ("a,-5,5,,1,1,,,,,,\n", "line 2, column submit_s"),
+        ("a,0,1e300,,1,1,,,,,,\n", "line 2, column duration_s"),
+        ("a,0,5,,200000,1,,,,,,\n", "line 2, column pods"),
+        ("a,0,5,,1,1e30,,,,,,\n", "line 2, column gpus_per_pod"),
         ("", "has no jobs"),
     ],
 )
@@ -97,12 +105,44 @@ def test_rows_need_not_be_sorted(tmp_path: Path) -> None:
     assert events(out, "start")["big"]["t"] == 100.0
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"nodes": []}', '{"nodes": [{"name": "a"}]}', '{"nodes": [3]}'])
+NODE = '{"name": "a", "gpus": 8, "cpus": 40}'
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"nodes": []}',
+        '{"nodes": [{"name": "a"}]}',
+        '{"nodes": [3]}',
+        '{"nodes": [{"name": "a", "gpus": Infinity}]}',
+        '{"nodes": [{"name": "a", "gpus": 1e30}]}',
+        '{"nodes": [{"name": "a", "gpus": 8, "cpus": NaN}]}',
+        '{"nodes": [{"name": "a", "gpus": 0, "cpus": 0}]}',
+        f'{{"nodes": [{NODE}], "node_events": 5}}',
+        f'{{"nodes": [{NODE}], "node_events": [{{"at_s": NaN, "node": "a", "event": "fail"}}]}}',
+        f'{{"nodes": [{NODE}], "rules": 5}}',
+    ],
+)
 def test_a_malformed_cluster_is_named(tmp_path: Path, content: str) -> None:
     path = tmp_path / "cluster.json"
     path.write_text(content)
     done = simulate(trace(tmp_path), "--cluster", path)
     assert "cluster.json" in str(done.exception)
+
+
+def test_a_spreadsheet_may_mark_its_file_as_utf_8(tmp_path: Path) -> None:
+    path = trace(tmp_path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert simulate(path, "--cluster", cluster(tmp_path)).return_value == 0
+
+
+def test_jobs_that_want_gpus_never_start_where_there_are_none(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.json"
+    path.write_text('{"nodes": [{"name": "a", "gpus": 0, "cpus": 40}]}')
+    assert "there is never room" in simulate(trace(tmp_path), "--cluster", path).output
 
 
 def test_two_configurations_side_by_side(tmp_path: Path) -> None:

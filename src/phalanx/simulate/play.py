@@ -220,6 +220,6 @@ def _amounts(jobs: list[Job], cluster: TraceCluster) -> np.ndarray[Any, np.dtype
     cpus = np.array([node.cpus for node in cluster.nodes])
     per_gpu = max((job.cpus_per_pod / job.gpus_per_pod for job in jobs if job.gpus_per_pod), default=0.0)
     no_gpus = any(job.cpus_per_pod and not job.gpus_per_pod for job in jobs)
-    if not no_gpus and bool((cpus >= gpus * per_gpu).all()) and int(gpus.max()) < 2**14:
+    if not no_gpus and bool((cpus >= gpus * per_gpu).all()) and 0 < int(gpus.max()) < 2**14:
         return gpus[None].astype(np.int16)
     return np.stack([gpus, np.floor(cpus * MILLI)]).astype(np.int32)

@@ -21,6 +21,10 @@ MODES = ("given", "upper", "noisy", "exact")
 # Typical time limits of users in seconds; generated estimates are rounded up to one of these.
 TYPED_LIMITS = (600, 1800, 3600, 7200, 14400, 28800, 43200, 86400, 172800, 259200, 604800, 1209600)
 DAY = 86400
+LONGEST_SECONDS = 1000 * 366 * DAY  # later times are mistakes, and too large for exact sums
+MOST_PODS = 150_000  # of one job: Kubernetes supports no larger cluster
+MOST_AMOUNT = 1_000_000  # GPUs or CPUs of a pod or a node
+PRIORITIES = 2**31
 EVENTS = ("fail", "drain", "cordon", "join")  # types of `node_events` in a cluster file; join ends the others
 
 
@@ -120,7 +124,9 @@ class TraceCluster:
 
 
 def _open(path: Path) -> IO[str]:
-    return gzip.open(path, "rt", newline="") if path.suffix == ".gz" else open(path, newline="")
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="")
+    return open(path, encoding="utf-8-sig", newline="")
 
 
 class _Row:
@@ -135,7 +141,7 @@ class _Row:
     def text(self, column: str) -> str:
         return (self.values.get(column) or "").strip()
 
-    def number(self, column: str, default: float | None = None, *, above: float = -math.inf) -> float:
+    def number(self, column: str, default: float | None = None, *, least: float = 0.0, most: float) -> float:
         text = self.text(column)
         if not text:
             if default is None:
@@ -145,14 +151,26 @@ class _Row:
             value = float(text)
         except ValueError:
             raise self.wrong(column, f"{text!r} is not a number; correct it or delete the row") from None
-        if not math.isfinite(value) or value <= above:
-            raise self.wrong(column, f"{text!r} must be a finite number above {above:g}; correct it or delete the row")
+        if not least <= value <= most:
+            raise self.wrong(
+                column, f"{text!r} must be a number from {least:g} to {most:g}; correct it or delete the row"
+            )
         return value
 
-    def whole(self, column: str, least: int, default: int | None = None) -> int:
-        value = self.number(column, default)
-        if value != int(value) or value < least:
-            raise self.wrong(column, f"{value:g} must be a whole number from {least} up; correct it or delete the row")
+    def seconds(self, column: str, default: float | None = None) -> float:
+        return self.number(column, default, most=LONGEST_SECONDS)
+
+    def duration(self, column: str, most: float = LONGEST_SECONDS) -> float:
+        value = self.number(column, most=most)
+        if not value:
+            raise self.wrong(column, f"{self.text(column)!r} must be above 0; correct it or delete the row")
+        return value
+
+    def whole(self, column: str, default: int | None = None, *, least: int = 0, most: int) -> int:
+        value = self.number(column, default, least=-math.inf, most=math.inf)
+        if not least <= value <= most or value != int(value):
+            text = f"{value:.15g} must be a whole number from {least} to {most}; correct it or delete the row"
+            raise self.wrong(column, text)
         return int(value)
 
 
@@ -199,14 +217,14 @@ def _job(row: _Row, index: int) -> Job:
     return Job(
         name=name,
         index=index,
-        submit=row.number("submit_s"),
-        duration=row.number("duration_s", above=0),
-        estimate=row.number("estimate_s", above=0) if row.text("estimate_s") else None,
-        pods=row.whole("pods", 1),
-        gpus_per_pod=row.whole("gpus_per_pod", 0),
-        cpus_per_pod=row.number("cpus_per_pod", 0.0),
-        priority=row.whole("priority", -(2**31), 0),
-        checkpoint=row.number("checkpoint_s", 0.0),
+        submit=row.seconds("submit_s"),
+        duration=row.duration("duration_s"),
+        estimate=row.duration("estimate_s", math.inf) if row.text("estimate_s") else None,
+        pods=row.whole("pods", least=1, most=MOST_PODS),
+        gpus_per_pod=row.whole("gpus_per_pod", most=MOST_AMOUNT),
+        cpus_per_pod=row.number("cpus_per_pod", 0.0, most=MOST_AMOUNT),
+        priority=row.whole("priority", 0, least=-PRIORITIES, most=PRIORITIES - 1),
+        checkpoint=row.seconds("checkpoint_s", 0.0),
         user=row.text("user") or row.text("vc"),
         carried="carried" in row.text("status"),
     )
@@ -229,21 +247,31 @@ def read_cluster(path: str | Path) -> TraceCluster:
         if node.name in nodes:
             raise ConfigProblem(f"{path}, nodes[{i}]", f"{node.name!r} is there twice; give every node its own name")
         nodes[node.name] = node
-    rules = tuple(_rule(f"{path}, rules[{i}]", item) for i, item in enumerate(data.get("rules") or []))
+    if not any(node.gpus or node.cpus for node in nodes.values()):
+        raise ConfigProblem(str(path), "has no node with GPUs or CPUs; give at least one node some")
+    rules = tuple(_rule(f"{path}, rules[{i}]", item) for i, item in enumerate(_list(path, data, "rules")))
     rows = {name: i for i, name in enumerate(nodes)}
-    events = [_event(f"{path}, node_events[{i}]", item, rows) for i, item in enumerate(data.get("node_events") or [])]
+    listed = enumerate(_list(path, data, "node_events"))
+    events = [_event(f"{path}, node_events[{i}]", item, rows) for i, item in listed]
     events.sort(key=lambda e: (e.at, e.node))
     return TraceCluster(str(data.get("name") or path.stem), tuple(nodes.values()), rules, tuple(events))
+
+
+def _list(path: Path, data: dict[str, Any], name: str) -> list[Any]:
+    value = data.get(name) or []
+    if not isinstance(value, list):
+        raise ConfigProblem(str(path), f"`{name}` must be a list")
+    return value
 
 
 def _node(where: str, item: Any) -> ClusterNode:
     try:
         gpus, cpus = int(item["gpus"]), float(item.get("cpus", 0))
         name = str(item["name"])
-    except (KeyError, TypeError, ValueError, AttributeError) as problem:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as problem:
         raise ConfigProblem(where, f"needs `name`, `gpus` and numbers in `gpus` and `cpus`: {problem!r}") from None
-    if gpus < 0 or cpus < 0 or not name:
-        raise ConfigProblem(where, "needs a name, and no negative amounts")
+    if not (0 <= gpus <= MOST_AMOUNT and 0 <= cpus <= MOST_AMOUNT and name):
+        raise ConfigProblem(where, f"needs a name, and amounts from 0 to {MOST_AMOUNT}")
     return ClusterNode(name, gpus, cpus, tuple(str(item.get(level) or "") for level in LEVELS))
 
 
@@ -259,6 +287,8 @@ def _event(where: str, item: Any, rows: dict[str, int]) -> NodeEvent:
         event = NodeEvent(float(item["at_s"]), rows[item["node"]], str(item["event"]))
     except (KeyError, TypeError, ValueError):
         raise ConfigProblem(where, "needs `at_s`, the name of a `node` of this file, and `event`") from None
+    if not 0 <= event.at <= LONGEST_SECONDS:
+        raise ConfigProblem(where, f"`at_s` must be a number from 0 to {LONGEST_SECONDS}")
     if event.what not in EVENTS:
         raise ConfigProblem(where, f"{event.what!r} is not an event; use {', '.join(EVENTS)}")
     return event
