@@ -69,4 +69,6 @@ def test_every_command_takes_it() -> None:
     context = click.Context(cli)
     for name in COMMANDS:
         command = cli.get_command(context, name)
-        assert command is not None and any(option.name == "color" for option in command.params), name
+        assert command is not None
+        for each in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+            assert any(option.name == "color" for option in each.params), each.name

@@ -230,6 +230,12 @@ def explains_many_gangs(page: Any) -> None:
     page.get_by_role("tab", name="Groups").click()
     rows.first.wait_for()
     inside(page, "#legend .more", "#legend")
+    priority = page.locator("#view .dense th", has_text="Priority")
+    for order, up in (("descending", False), ("ascending", True)):  # said as it is shown: the largest first, at first
+        priority.get_by_role("button").click()
+        assert priority.get_attribute("aria-sort") == order
+        shown = [int(each.split("\t")[3].replace(",", "")) for each in rows.all_inner_texts()]
+        assert shown == sorted(shown, reverse=not up)
     page.locator("#view .dense th button", has_text="Name").first.click()
     assert page.locator("#view .dense th").first.get_attribute("aria-sort") == "ascending"
     name = rows.nth(1).get_attribute("data-row").rpartition("/")[2]

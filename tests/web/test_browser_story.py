@@ -43,6 +43,7 @@ def test_every_view_in_a_browser(up: Up, tmp_path: Path) -> None:
         reads_an_object(page)
         root = reads_the_queue(page)
         asks_why(page, root)
+        reads_why_in_the_group(page, root)
         tries_a_remedy(page, up)
         tries_another_manifest(page, up)
         watches_a_preemption(page, up)
@@ -177,6 +178,13 @@ def asks_why(page: Any, root: str) -> None:
     page.locator(".story li").nth(1).wait_for()  # how it got here is shown, step by step
     accessible(page, "why")
     shot(page, "why")
+
+
+def reads_why_in_the_group(page: Any, root: str) -> None:
+    page.evaluate(f"location.hash = '#/group/{root}'")
+    page.locator(".tree .gist", has_text="Needs 24 pods at once").wait_for()  # before the text of the condition
+    page.go_back()
+    page.locator(".verdict").wait_for()
 
 
 def tries_a_remedy(page: Any, up: Up) -> None:

@@ -73,8 +73,9 @@ class LazyGroup(click.Group):
         module, attribute, _ = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), attribute)
         assert isinstance(command, click.Command)
-        if not any(option.name == "color" for option in command.params):
-            command.params.append(color_option(hidden=True))  # documented once, understood everywhere
+        for each in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+            if not any(option.name == "color" for option in each.params):
+                each.params.append(color_option(hidden=True))  # documented once, understood everywhere
         return command
 
     def resolve_command(

@@ -87,7 +87,8 @@ export function groupsView(app) {
       head: "Priority",
       roomy: true,
       num: true,
-      by: (row) => -row.priority,
+      largest: true,
+      by: (row) => row.priority,
       cell: (row) => number(row.priority),
     },
     {
@@ -108,7 +109,8 @@ export function groupsView(app) {
       head: "Pending",
       roomy: true,
       num: true,
-      by: (row) => row.since ?? Infinity,
+      largest: true,
+      by: (row) => -(row.since ?? Infinity),
       cell: (row) => (row.since ? age(cluster.now - row.since) : ""),
     },
     {
@@ -116,7 +118,8 @@ export function groupsView(app) {
       head: "Tries",
       roomy: true,
       num: true,
-      by: (row) => -row.attempts,
+      largest: true,
+      by: (row) => row.attempts,
       cell: (row) => (row.attempts ? number(row.attempts) : ""),
     },
     {
@@ -304,6 +307,7 @@ export function groupsView(app) {
       { class: "indent detail" },
       short(parts(key).name) !== parts(key).name ? h("p", { class: "muted small" }, parts(key).name) : "",
       h("p", {}, h("a", { class: "button", href: `#/object/${key}` }, "YAML and kubectl")),
+      item && !item.scheduled && item.headline ? h("p", { class: "why gist" }, item.headline) : "",
       (known.conditions ?? []).map((each) =>
         h(
           "p",
@@ -313,7 +317,6 @@ export function groupsView(app) {
           each.message ? `: ${each.message}` : "",
         ),
       ),
-      cluster.groups.get(key)?.pending ? freeDevices(known.free) : "",
       cluster.groups.get(key)?.pending ? freeDevices(known.free) : "",
       item?.story?.length ? [h("h3", {}, "Story"), story(item.story)] : "",
       events?.length || known.problem ? h("h3", {}, "Events") : "",

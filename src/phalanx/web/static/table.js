@@ -6,8 +6,8 @@ import { number } from "./words.js";
 const SHOWN = 200; // rows drawn; a search finds the others
 const STEP = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1, PageDown: 10, PageUp: -10, Home: -1e9, End: 1e9 };
 
-// columns: [{name, head, cell(row) -> node or text, by(row) -> what it is sorted by, wide, roomy}]; a roomy one is left out
-// on phones. `key(row)` names a row.
+// columns: [{name, head, cell(row) -> node or text, by(row) -> what it is sorted by, largest, wide, roomy}]; a roomy one is
+// left out on phones, and `largest` says that the first click shows the largest values first. `key(row)` names a row.
 export class Table {
   /** @param {any} settings */
   constructor({ label, columns, key, text, open, sort, placeholder, filters = () => /** @type {any[]} */ ([]) }) {
@@ -63,7 +63,7 @@ export class Table {
     const left = this.rows.filter((row) => words.every((word) => this.text(row).toLowerCase().includes(word)));
     const column = this.columns.find(({ name }) => name === this.sort.name);
     if (!column) return left;
-    const sign = this.sort.down ? 1 : -1;
+    const sign = this.sort.down === !column.largest ? 1 : -1;
     return left
       .map((row, index) => [column.by(row), index, row])
       .sort((a, b) => sign * (a[0] < b[0] ? -1 : a[0] > b[0] ? 1 : 0) || a[1] - b[1])
@@ -79,20 +79,21 @@ export class Table {
       h(
         "tr",
         {},
-        this.columns.map(({ name, head, wide, roomy }) => {
+        this.columns.map(({ name, head, largest, wide, roomy }) => {
           const on = this.sort.name === name;
+          const rises = this.sort.down === !largest;
           return h(
             "th",
             {
               scope: "col",
               class: `${wide ? "wide" : ""}${roomy ? " roomy" : ""}`,
-              "aria-sort": on ? (this.sort.down ? "ascending" : "descending") : "none",
+              "aria-sort": on ? (rises ? "ascending" : "descending") : "none",
             },
             h(
               "button",
               { type: "button", "data-focus": `sort ${name}`, onclick: () => this.order(name) },
               head,
-              h("span", { class: "arrow", "aria-hidden": "true" }, on ? (this.sort.down ? "▾" : "▴") : ""),
+              h("span", { class: "arrow", "aria-hidden": "true" }, on ? (rises ? "▴" : "▾") : ""),
             ),
           );
         }),
