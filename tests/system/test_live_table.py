@@ -92,3 +92,11 @@ def test_a_gang_that_lost_a_member_shows_the_message_of_its_condition() -> None:
     ((_, status, placed, _, where, message),) = rows(cluster)
     assert (status, placed, where) == ("Degraded", 1, "1 node")
     assert message
+
+
+def test_the_message_of_an_earlier_state_is_not_shown_beside_the_present_count() -> None:
+    cluster = Cluster().see(node("n").cpu("4"), *gang("g", 2))
+    cluster.step()
+    cluster.gone("Pod", "g-0")  # seen, and the condition is still of the two
+    ((_, status, placed, _, _, message),) = rows(cluster)
+    assert (status, placed, message) == ("Degraded", 1, "")

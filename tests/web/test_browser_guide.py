@@ -106,7 +106,7 @@ def test_the_guide_leads_from_a_waiting_gang_to_a_planned_preemption(up: Up, tmp
         step(page, "Apply it")
         commands.append(page.locator("#guide .command code").inner_text())
         typed(up, commands[-1])
-        page.locator(".guide-done", has_text="incident has its rack").wait_for()
+        page.locator(".guide-done", has_text="incident has its rack. The evicted gang waits for room again.").wait_for()
         step(page, "Apply it").click()
         until(page, "(c, map) => map.chosen?.size === 8", "the urgent gang is not on the map")
         shot(page, "guide-end")
@@ -124,6 +124,8 @@ def test_the_guide_leads_from_a_waiting_gang_to_a_planned_preemption(up: Up, tmp
         assert page.locator("#guide").is_hidden()
         page.locator("#guide-open").press("Enter")
         step(page, "Apply it")
+        up.kube.ask("DELETE", "/apis/batch/v1/namespaces/default/jobs/evaluation?propagationPolicy=Background")
+        page.locator(".guide-done", has_text=re.compile(r"incident has its rack\.$")).wait_for()  # no gang waits now
         page.get_by_role("button", name="Close the guide").click()
         page.locator("#guide").wait_for(state="hidden")
         assert not page.problems, page.problems

@@ -25,7 +25,7 @@ class LiveTable:
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()
         self._live: Live | None = None
-        self._seen: dict[tuple[str, str, str], tuple[str, int]] = {}
+        self._seen: dict[tuple[str, str, str], tuple[str, int, bool]] = {}
         self._rows: list[DemoRow] = []
         self._started = False
 
@@ -53,8 +53,8 @@ class LiveTable:
             self._live.update(self._draw(), refresh=True)
             return
         for row in rows:
-            key, state = (row.namespace, row.name, row.kind), (row.status, row.placed)
-            if self._seen.get(key) != state:
+            key, state = (row.namespace, row.name, row.kind), (row.status, row.placed, bool(row.message))
+            if self._seen.get(key) not in (state, (row.status, row.placed, True)):
                 self._seen[key] = state
                 where = f" on {row.where}" if row.where else ""
                 text = f": {row.message}" if row.message and row.status not in GOOD else ""

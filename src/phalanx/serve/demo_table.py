@@ -57,7 +57,7 @@ def rows_of(reader: EngineReader) -> list[DemoRow]:
 def _row(reader: EngineReader, text: str, group: Json) -> DemoRow:
     kind, namespace, name = text.split("/", 2)
     status, (placed, pods) = group["reason"], group["pods"]
-    message = "" if status in GOOD else reader.headline(text) or _written(reader.conditions(text))
+    message = "" if status in GOOD else reader.headline(text) or _written(reader.conditions(text), status)
     policy = f"Gang {group['min']}" if group["gang"] else "Basic"
     where = _where(reader, text, group["topology"]) if placed else ""
     return DemoRow(namespace, name, GROUP_KINDS[kind], policy, placed, pods, where, status, message)
@@ -72,14 +72,15 @@ def _where(reader: EngineReader, text: str, topology: str) -> str:
     return ", ".join(sorted({node["labels"].get(topology, "?") for node in found if node is not None}))
 
 
-def _written(conditions: list[Json]) -> str:
+def _written(conditions: list[Json], status: str) -> str:
     """Return the message of its conditions: why the group is pending, or which members it lost.
 
-    A group that a condition calls Unschedulable has a headline instead, or its pods are placed now.
+    A group that a condition calls Unschedulable has a headline instead, or its pods are placed now. A message about
+    another state than `status` is not of the present counts.
     """
     messages: dict[str, str] = {}
     for each in conditions:
         kind = "start" if each["type"].endswith("InitiallyScheduled") else each["type"]
-        if kind != "start" or each["reason"] != UNSCHEDULABLE:
+        if each["reason"] == status if kind == HEALTHY else each["reason"] != UNSCHEDULABLE:
             messages[kind] = each["message"]
     return messages.get("start") or messages.get(HEALTHY, "")

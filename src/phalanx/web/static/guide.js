@@ -170,9 +170,10 @@ export class Guide {
           ? ""
           : urgent
             ? "It was applied and waits: its card in the queue says for what."
-            : "Only what it needs is evicted. Watch the map: first those pods end, then all eight start at once.",
+            : "Only what it needs is evicted, and nothing where a rack is free. Watch the map: victims end first, then all eight start at once.",
         command: "kubectl apply -f examples/urgent.yaml",
-        done: came && `${name("urgent")} has its rack. The evicted gang waits for room again.`,
+        done:
+          came && `${name("urgent")} has its rack.${waiting && !runs ? " The evicted gang waits for room again." : ""}`,
         act: came && [`Show ${name("urgent")}`, () => app.go("group", there.urgent)],
       });
     return steps;
