@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from phalanx.base.well_known import COMPLETION_INDEX
 from phalanx.controllers.workloads.job import controller as job_module
 from phalanx.controllers.workloads.job import tally as tally_module
-from phalanx.controllers.workloads.job.tally import INDEX, INDEX_FAILURES, TRACKING
+from phalanx.controllers.workloads.job.tally import INDEX_FAILURES, TRACKING
 from support.controller_world import World, play
 from support.manifests import EXIT, RUN, job
 from support.states import job_done, live, running
@@ -73,7 +74,7 @@ def test_a_number_in_an_annotation_that_is_none_is_ignored(value: str, caplog: p
     async def scenario(cluster: World) -> None:
         await cluster.apply(job("a", 2, completions=2, completionMode="Indexed", backoffLimitPerIndex=1))
         pods = await running(cluster, 2)
-        marks = {INDEX: value, INDEX_FAILURES: value, RUN: "0", EXIT: "1"}
+        marks = {COMPLETION_INDEX: value, INDEX_FAILURES: value, RUN: "0", EXIT: "1"}
         await cluster.patch("Pod", pods[0]["metadata"]["name"], {"metadata": {"annotations": marks}})
         await cluster.eventually("Pod", lambda pods: len(pods) > 2)
         for pod in await running(cluster, 2):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from phalanx.base.clock import SystemClock
-from phalanx.controllers.workloads.jobset.in_place_restart import ATTEMPT, restart_in_place
+from phalanx.base.well_known import IN_PLACE_RESTART_ATTEMPT
+from phalanx.controllers.workloads.jobset.in_place_restart import restart_in_place
 from phalanx.controllers.workloads.jobset.observed_state import ObservedJobSet
 from phalanx.controllers.workloads.jobset.status import Children
 from support.controller_world import World, condition, play
@@ -45,7 +46,7 @@ def in_place(containers: Json, max_restarts: int = 3) -> Json:
 
 
 def pod(attempt: str | None, restarts: int = 0, phase: str = "Running") -> Json:
-    annotations = {} if attempt is None else {ATTEMPT: attempt}
+    annotations = {} if attempt is None else {IN_PLACE_RESTART_ATTEMPT: attempt}
     status = {"phase": phase, "containerStatuses": [{"restartCount": restarts}]}
     return {"metadata": {"name": "p", "annotations": annotations}, "status": status}
 
@@ -127,7 +128,9 @@ def all_ready(pods: list[Json]) -> bool:
 
 def restarted(pods: list[Json]) -> bool:
     return (
-        all_ready(pods) and all(map(restarts, pods)) and len({p["metadata"]["annotations"][ATTEMPT] for p in pods}) == 1
+        all_ready(pods)
+        and all(map(restarts, pods))
+        and len({p["metadata"]["annotations"][IN_PLACE_RESTART_ATTEMPT] for p in pods}) == 1
     )
 
 

@@ -9,8 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.base.well_known import GPU
 from phalanx.local.nodes.fleet import node_body, node_ip, node_name
-from phalanx.local.nodes.topology import BLOCK, GPU, RACK, ZONE, Topology, parse_topology, usual_topology
+from phalanx.local.nodes.topology import BLOCK, RACK, ZONE, Topology, parse_topology, usual_topology
 
 
 def test_the_spec_of_the_documentation() -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.base.well_known import DISRUPTION_TARGET
 from phalanx.engine import decisions as d
 from phalanx.engine.events import NOT_FOUND, TRANSIENT, Outcome
-from phalanx.engine.groups.conditions import TARGET
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group, workload
 
@@ -37,7 +37,7 @@ def test_a_failed_write_about_a_disruption_leaves_what_was_said_about_scheduling
         *(pod(f"b{i}").cpu("1").group("batch").priority(10) for i in range(2)),
     )
     run.step()
-    run.failing = (TARGET, "True")
+    run.failing = (DISRUPTION_TARGET, "True")
     run.see(*(pod(f"high{i}").cpu("1").priority(100) for i in range(2))).step()
     assert set(run.evicted) == {"b0", "b1"}
     run.see(pod("b2").cpu("1").group("batch").priority(10)).step(11)
@@ -65,14 +65,14 @@ def test_a_disruption_that_could_not_be_taken_back_is_taken_back_later():
     )
     run.step()
     run.see(pod("high").cpu("1").priority(100)).step()
-    assert statuses(run, "batch", TARGET) == ["True"]
-    run.failing = (TARGET, "False")
+    assert statuses(run, "batch", DISRUPTION_TARGET) == ["True"]
+    run.failing = (DISRUPTION_TARGET, "False")
     run.gone("Pod", "other").see(pod("b1").cpu("1").group("batch").priority(10)).step(11)
-    assert statuses(run, "batch", TARGET)[1:], "it runs again"
+    assert statuses(run, "batch", DISRUPTION_TARGET)[1:], "it runs again"
     run.failing = ("", "")
-    before = len(statuses(run, "batch", TARGET))
+    before = len(statuses(run, "batch", DISRUPTION_TARGET))
     run.see(node("n2").cpu("1"), pod("b2").cpu("1").group("batch").priority(10)).step(11)
-    assert statuses(run, "batch", TARGET)[before:] == ["False"]
+    assert statuses(run, "batch", DISRUPTION_TARGET)[before:] == ["False"]
 
 
 @pytest.mark.parametrize("problem", [TRANSIENT, NOT_FOUND])

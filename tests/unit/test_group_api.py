@@ -9,9 +9,10 @@ import pytest
 
 from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.errors import Forbidden, NotFound
-from phalanx.kube.group_api import CUSTOM, NATIVE, GroupApi
+from phalanx.base.well_known import PHALANX_API, SCHEDULING_API
+from phalanx.kube.group_api import GroupApi
 
-GROUPS = Resource(NATIVE, "v1beta1", "podgroups", "PodGroup")
+GROUPS = Resource(SCHEDULING_API, "v1beta1", "podgroups", "PodGroup")
 PODS = Resource("", "v1", "pods", "Pod")
 
 
@@ -36,7 +37,7 @@ async def first_event(api: GroupApi, resource: Resource) -> None:
         return
 
 
-@pytest.mark.parametrize("group", [NATIVE, CUSTOM])
+@pytest.mark.parametrize("group", [SCHEDULING_API, PHALANX_API])
 def test_a_watch_without_a_list_before_it_goes_to_the_group_that_is_served(group: str) -> None:
     server = Server(group)
     asyncio.run(first_event(GroupApi(server), GROUPS))
@@ -47,13 +48,13 @@ def test_resources_installed_after_the_first_watch_are_found_by_the_next() -> No
     server = Server("")
     api = GroupApi(server)
     asyncio.run(first_event(api, GROUPS))
-    server.group = CUSTOM
+    server.group = PHALANX_API
     asyncio.run(first_event(api, GROUPS))
-    assert server.watched == [NATIVE, CUSTOM]
+    assert server.watched == [SCHEDULING_API, PHALANX_API]
 
 
 def test_a_watch_of_another_kind_does_not_ask_where_groups_are_served() -> None:
-    server = Server(CUSTOM)
+    server = Server(PHALANX_API)
     api = GroupApi(server)
     asyncio.run(first_event(api, PODS))
     assert (server.watched, api.group) == ([""], "")
@@ -71,7 +72,7 @@ class OneNamespace(Server):
         return resource.group == self.group
 
 
-@pytest.mark.parametrize("group", [NATIVE, CUSTOM])
+@pytest.mark.parametrize("group", [SCHEDULING_API, PHALANX_API])
 def test_a_user_of_one_namespace_finds_out_by_discovery(group: str) -> None:
     api = GroupApi(OneNamespace(group))
     asyncio.run(api.list(GROUPS, "team-a"))

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from pages.constants import CONSTANTS
+from phalanx.base.well_known import GPU
 from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.groups.keys import TOPOLOGY_KEYS
-from phalanx.serve.demo import GPU
 
 ROOT = Path(__file__).parents[2]
 STATIC = ROOT / "src/phalanx/web/static"

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from phalanx.base.well_known import EMBEDDED_RESOURCE, INT_OR_STRING, LIST_MAP_KEYS, LIST_TYPE
 from phalanx.model.schema import ListOf, MapOf, Scalar
 from phalanx.model.schema import Type as ModelType
 
@@ -17,10 +18,6 @@ from .values import EvaluationError, MapList, SetList
 
 Json = Mapping[str, Any]
 
-INT_OR_STRING = "x-kubernetes-int-or-string"
-EMBEDDED = "x-kubernetes-embedded-resource"
-LIST_TYPE = "x-kubernetes-list-type"
-LIST_KEYS = "x-kubernetes-list-map-keys"
 
 _KEYWORDS = frozenset(
     {"true", "false", "null", "in", "as", "break", "const", "continue", "else", "for", "function", "if"}
@@ -31,7 +28,7 @@ _SPECIAL = re.compile(r"__|[./-]")
 _STRINGS = {"byte": t.BYTES, "duration": t.DURATION, "date": t.TIMESTAMP, "date-time": t.TIMESTAMP}
 _SCALARS = {"boolean": t.BOOL, "number": t.DOUBLE, "integer": t.INT}
 _TEXT: Json = {"type": "string"}
-_HEAD: Json = {
+HEAD: Json = {
     "apiVersion": _TEXT,
     "kind": _TEXT,
     "metadata": {"type": "object", "properties": {"name": _TEXT, "generateName": _TEXT}},
@@ -74,8 +71,8 @@ class SchemaTypes:
             value = self.type_of(extra, f"{name}.@values")
             return t.map_of(t.STRING, value) if value else None
         properties = dict(schema.get("properties") or {})
-        if (root or schema.get(EMBEDDED)) and not _has_head(properties):
-            properties.update(_HEAD)
+        if (root or schema.get(EMBEDDED_RESOURCE)) and not _has_head(properties):
+            properties.update(HEAD)
         fields: dict[str, tuple[str, t.Type]] = {}
         for key, part in properties.items():
             short = escaped(key)
@@ -124,7 +121,7 @@ def _list(value: list[Any], schema: Json) -> list[Any]:
     if listed == "set":
         return SetList(items)
     if listed == "map":
-        return MapList(items, tuple(schema.get(LIST_KEYS) or ()))
+        return MapList(items, tuple(schema.get(LIST_MAP_KEYS) or ()))
     return items
 
 

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from .schemas import EMBEDDED, INT_OR_STRING, escaped
+from phalanx.base.well_known import EMBEDDED_RESOURCE, INT_OR_STRING
+
+from .schemas import HEAD, escaped
 
 REQUEST_BYTES = 3 * 1024 * 1024  # the largest request; an upper bound for all parts of an object
 _NUMBER_BYTES, _BOOL_BYTES, _TEXT_BYTES, _EMPTY_BYTES = 1, 4, 2, 2  # of the shortest JSON
@@ -49,14 +51,6 @@ class Sized:
         return REQUEST_BYTES // (self.min_bytes + 1)
 
 
-_TEXT: Mapping[str, Any] = {"type": "string"}
-_HEAD: dict[str, Any] = {
-    "apiVersion": _TEXT,
-    "kind": _TEXT,
-    "metadata": {"type": "object", "properties": {"name": _TEXT, "generateName": _TEXT}},
-}
-
-
 def size_of_schema(schema: Any, root: bool = False) -> Sized | None:
     """Return the sizes that a schema allows; None if rules cannot read inside."""
     if not isinstance(schema, Mapping):
@@ -78,7 +72,7 @@ def size_of_schema(schema: Any, root: bool = False) -> Sized | None:
 
 def _list(schema: Mapping[str, Any]) -> Sized | None:
     items = schema.get("items")
-    element = size_of_schema(items, bool(isinstance(items, Mapping) and items.get(EMBEDDED)))
+    element = size_of_schema(items, bool(isinstance(items, Mapping) and items.get(EMBEDDED_RESOURCE)))
     if element is None:
         return None
     limit = schema.get("maxItems")
@@ -89,17 +83,17 @@ def _list(schema: Mapping[str, Any]) -> Sized | None:
 def _object(schema: Mapping[str, Any], root: bool) -> Sized | None:
     extra = schema.get("additionalProperties")
     if isinstance(extra, Mapping):
-        value = size_of_schema(extra, bool(extra.get(EMBEDDED)))
+        value = size_of_schema(extra, bool(extra.get(EMBEDDED_RESOURCE)))
         if value is None:
             return None
         limit = schema.get("maxProperties")
         most = max(int(limit), 0) if limit is not None else (REQUEST_BYTES - 2) // (value.min_bytes + 6)
         return Sized(most, value, Sized(min_bytes=_TEXT_BYTES), min_bytes=_EMPTY_BYTES)
     found = Sized(min_bytes=_EMPTY_BYTES)
-    properties = {**(schema.get("properties") or {}), **(_HEAD if root or schema.get(EMBEDDED) else {})}
+    properties = {**(schema.get("properties") or {}), **(HEAD if root or schema.get(EMBEDDED_RESOURCE) else {})}
     needed = schema.get("required") or ()
     for name, part in properties.items():
-        size = size_of_schema(part, bool(isinstance(part, Mapping) and part.get(EMBEDDED)))
+        size = size_of_schema(part, bool(isinstance(part, Mapping) and part.get(EMBEDDED_RESOURCE)))
         if size is None:
             continue
         short = escaped(name)

@@ -8,11 +8,11 @@ from typing import Any
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.base.resources import EVENTS, PODS
+from phalanx.base.well_known import PHALANX_API, POD_SCHEDULED, SCHEDULING_API
 from phalanx.cli.output import CommandResult
-from phalanx.kube.group_api import CUSTOM, NATIVE
 from phalanx.model.printing.groups import HEALTHY
 
-_GROUPS = (NATIVE, CUSTOM)  # those of a cluster that serves them itself, and custom resources
+_GROUPS = (SCHEDULING_API, PHALANX_API)  # those of a cluster that serves them itself, and custom resources
 
 
 def _served(kind: str, *versions: str) -> tuple[Resource, ...]:
@@ -26,7 +26,7 @@ RESOURCES = {
     "CompositePodGroup": _served("CompositePodGroup", "v1alpha3"),
     "Workload": _served("Workload", "v1beta1", "v1alpha1"),
 }
-_SHOWN = ("PodScheduled", "PodGroupInitiallyScheduled", "CompositePodGroupInitiallyScheduled", HEALTHY)
+_SHOWN = (POD_SCHEDULED, "PodGroupInitiallyScheduled", "CompositePodGroupInitiallyScheduled", HEALTHY)
 MOST_EVENTS = 3
 
 

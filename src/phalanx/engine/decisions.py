@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.base.well_known import POD_SCHEDULED
 from phalanx.model.objects.devices import AllocationResult, ConsumerReference, ResourceClaimSpec
 
 
@@ -43,7 +44,7 @@ class Evict(_Decision, frozen=True, tag="Evict"):
 
 
 class SetPodCondition(_Decision, frozen=True, tag="SetPodCondition"):
-    type: str = "PodScheduled"
+    type: str = POD_SCHEDULED
     status: str = "False"
     reason: str = ""
     message: str = ""

@@ -33,6 +33,7 @@ from phalanx.base.errors import (
 from phalanx.base.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS
 from phalanx.base.retry import delay, retrying, verdict
 from phalanx.base.tasks import run_all
+from phalanx.base.well_known import DISRUPTION_TARGET, SELECTED_NODE
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.kube.claims import ClaimWriter
@@ -254,7 +255,7 @@ class Executor:
         if not self._may_act():
             raise ServiceUnavailable(LEASE_RAN_OUT)
         condition = {
-            "type": "DisruptionTarget",
+            "type": DISRUPTION_TARGET,
             "status": "True",
             "reason": evict.reason,
             "message": evict.message,
@@ -290,7 +291,7 @@ class Executor:
         await retrying(lambda: self._client.patch(PERSISTENT_VOLUMES, decision.name, patch), self._rng)
 
     async def _provision(self, decision: d.ProvisionVolume) -> None:
-        patch = {"metadata": {"annotations": {"volume.kubernetes.io/selected-node": decision.node}}}
+        patch = {"metadata": {"annotations": {SELECTED_NODE: decision.node}}}
         await retrying(
             lambda: self._client.patch(PERSISTENT_VOLUME_CLAIMS, decision.name, patch, decision.namespace), self._rng
         )

@@ -17,14 +17,13 @@ import msgspec
 
 from phalanx.base.client import Body, Call, Client, Resource, WatchEvent
 from phalanx.base.errors import Forbidden, NotFound
+from phalanx.base.well_known import PHALANX_API, SCHEDULING_API
 from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)
 
-NATIVE = "scheduling.k8s.io"
-CUSTOM = "scheduling.phalanx.dev"
 KINDS = {"workloads": "Workload", "podgroups": "PodGroup", "compositepodgroups": "CompositePodGroup"}
-_PROBE = Resource(NATIVE, "v1beta1", "podgroups", "PodGroup")
+_PROBE = Resource(SCHEDULING_API, "v1beta1", "podgroups", "PodGroup")
 
 
 class GroupApi(Client):
@@ -36,14 +35,14 @@ class GroupApi(Client):
 
     @property
     def native(self) -> bool:
-        return self.group == NATIVE
+        return self.group == SCHEDULING_API
 
     async def decide(self) -> str:
         """Find which API group serves the kinds and return it; "" if none does yet.
 
         A user of one namespace may not list them in all; then discovery says what is served.
         """
-        for group in (NATIVE, CUSTOM):
+        for group in (SCHEDULING_API, PHALANX_API):
             try:
                 await self._client.list(replace(_PROBE, group=group), limit=1)
             except NotFound:
@@ -58,8 +57,8 @@ class GroupApi(Client):
         return self.group
 
     def _resource(self, resource: Resource) -> Resource:
-        if self.group == CUSTOM and resource.group == NATIVE and resource.plural in KINDS:
-            return replace(resource, group=CUSTOM)
+        if self.group == PHALANX_API and resource.group == SCHEDULING_API and resource.plural in KINDS:
+            return replace(resource, group=PHALANX_API)
         return resource
 
     def _body(self, body: Body) -> Body:
@@ -67,10 +66,10 @@ class GroupApi(Client):
 
         It is replaced in the object, in its owner references, and in the objects that an event refers to.
         """
-        if self.group != CUSTOM:
+        if self.group != PHALANX_API:
             return body
         if isinstance(body, bytes):
-            if NATIVE.encode() not in body:
+            if SCHEDULING_API.encode() not in body:
                 return body
             body = msgspec.json.decode(body)
         assert isinstance(body, dict)
@@ -92,7 +91,7 @@ class GroupApi(Client):
         return msgspec.structs.replace(call, resource=self._resource(call.resource), body=body)
 
     def _undecided(self, resource: Resource) -> bool:
-        return not self.group and resource.group == NATIVE and resource.plural in KINDS
+        return not self.group and resource.group == SCHEDULING_API and resource.plural in KINDS
 
     async def call(self, call: Call) -> bytes:
         if call.verb == "list" and self._undecided(call.resource):
@@ -106,7 +105,7 @@ class GroupApi(Client):
             yield event
 
     async def served(self, resource: Resource) -> bool:
-        custom = replace(resource, group=CUSTOM)
+        custom = replace(resource, group=PHALANX_API)
         if self._undecided(resource) and await self._client.served(custom):
             return True
         return await self._client.served(self._resource(resource))
@@ -114,5 +113,5 @@ class GroupApi(Client):
 
 def _rename(reference: Json) -> None:
     group, _, version = str(reference.get("apiVersion") or "").partition("/")
-    if group == NATIVE and reference.get("kind") in KINDS.values():
-        reference["apiVersion"] = f"{CUSTOM}/{version}"
+    if group == SCHEDULING_API and reference.get("kind") in KINDS.values():
+        reference["apiVersion"] = f"{PHALANX_API}/{version}"

@@ -12,13 +12,13 @@ from typing import Any
 
 import yaml
 
+from phalanx.base.well_known import INT_OR_STRING, LIST_MAP_KEYS, LIST_TYPE, PHALANX_API, PRESERVE_UNKNOWN_FIELDS
 from phalanx.model import tables
 from phalanx.model.kinds import Json
 from phalanx.model.openapi_schema import PLAIN, one_of_rule
 from phalanx.model.printing.groups import HEALTHY
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
-GROUP = "scheduling.phalanx.dev"
 LEVELS = 3  # nested composite templates above the leaves: KEP-6012 allows trees of depth 4
 
 _KEPT_WHOLE = ("core/v1.PodTemplateSpec",)  # as the API server has them: its schema would be longer than all others
@@ -27,8 +27,8 @@ _SCALARS: dict[str, Json] = PLAIN | {
     "time": {"type": "string", "format": "date-time"},
     "microtime": {"type": "string", "format": "date-time"},
     "duration": {"type": "string"},
-    "quantity": {"x-kubernetes-int-or-string": True},
-    "intorstring": {"x-kubernetes-int-or-string": True},
+    "quantity": {INT_OR_STRING: True},
+    "intorstring": {INT_OR_STRING: True},
 }
 _RECURSIVE = "compositePodGroupTemplates"
 _AGE = {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}
@@ -116,9 +116,9 @@ def _definition(
     return {
         "apiVersion": "apiextensions.k8s.io/v1",
         "kind": "CustomResourceDefinition",
-        "metadata": {"name": f"{plural}.{GROUP}", "labels": {"app.kubernetes.io/part-of": "phalanx"}},
+        "metadata": {"name": f"{plural}.{PHALANX_API}", "labels": {"app.kubernetes.io/part-of": "phalanx"}},
         "spec": {
-            "group": GROUP,
+            "group": PHALANX_API,
             "scope": "Namespaced",
             "names": {
                 "kind": kind,
@@ -169,16 +169,16 @@ def _field(field: Field, level: int) -> Json:
         found["description"] = field.doc
     found |= {name: bound for name, bound in field.limits if name != "format"}
     if isinstance(field.type, ListOf):
-        found["x-kubernetes-list-type"] = field.type.kind
+        found[LIST_TYPE] = field.type.kind
         if field.type.keys:
-            found["x-kubernetes-list-map-keys"] = list(field.type.keys)
+            found[LIST_MAP_KEYS] = list(field.type.keys)
     return found
 
 
 def _type(kind: Type, level: int) -> Json:
     if isinstance(kind, Object):
         if kind.name in _KEPT_WHOLE:
-            return {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+            return {"type": "object", PRESERVE_UNKNOWN_FIELDS: True}
         return _record(kind, level)
     if isinstance(kind, ListOf):
         return {"type": "array", "items": _type(kind.item, level)}

@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.errors import BadRequest, UnsupportedMediaType
+from phalanx.base.well_known import PROTOBUF
 from phalanx.model import protobuf, yaml_body
 from phalanx.model.conform import conform
 from phalanx.model.kinds import Json
@@ -22,7 +23,6 @@ __all__ = ["MAX_DEPTH", "PROTOBUF", "conform", "in_order", "media_type", "parse"
 
 MAX_DEPTH = yaml_body.MAX_DEPTH
 MAX_VALUES = yaml_body.MAX_VALUES  # the largest real objects (definitions with long schemas) have half as many
-PROTOBUF = "application/vnd.kubernetes.protobuf"
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode

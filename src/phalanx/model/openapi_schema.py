@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.base.well_known import LIST_MAP_KEYS, LIST_TYPE, PRESERVE_UNKNOWN_FIELDS
 from phalanx.model import tables
 from phalanx.model.builtin import body_schema
 from phalanx.model.kinds import Json, Kind, Version
@@ -14,7 +15,7 @@ PLAIN: dict[str, Json] = {
     "int64": {"type": "integer", "format": "int64"},
     "double": {"type": "number", "format": "double"},
     "bytes": {"type": "string", "format": "byte"},
-    "json": {"x-kubernetes-preserve-unknown-fields": True},
+    "json": {PRESERVE_UNKNOWN_FIELDS: True},
 }
 # Scalars that have a name of their own, as upstream, so that explain can show it.
 _META = "io.k8s.apimachinery.pkg.apis.meta.v1."
@@ -149,9 +150,9 @@ class Schemas:
             found["x-kubernetes-validations"] = [{"rule": "self == oldSelf", "message": "field is immutable"}]
         kind = field.type
         if isinstance(kind, ListOf):
-            found["x-kubernetes-list-type"] = kind.kind
+            found[LIST_TYPE] = kind.kind
             if kind.keys:
-                found["x-kubernetes-list-map-keys"] = list(kind.keys)
+                found[LIST_MAP_KEYS] = list(kind.keys)
             strategy = [name for name, on in (("merge", kind.patch_merge), ("retainKeys", kind.retain_keys)) if on]
             if strategy:
                 found["x-kubernetes-patch-strategy"] = ",".join(strategy)

@@ -11,13 +11,13 @@ import hashlib
 import msgspec
 
 import phalanx
+from phalanx.base.well_known import PRESERVE_UNKNOWN_FIELDS
 from phalanx.model import openapi_v2_protobuf as protobuf
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Registry
 from phalanx.model.openapi_schema import Schemas
 
 _JUNCTIONS = ("allOf", "oneOf", "anyOf", "not", "nullable")
 _GVK = "x-kubernetes-group-version-kind"
-_KEEP = "x-kubernetes-preserve-unknown-fields"
 _NAMED: dict[str, Json] = {
     "io.k8s.apimachinery.pkg.api.resource.Quantity": {"type": "string"},
     "io.k8s.apimachinery.pkg.util.intstr.IntOrString": {"type": "string", "format": "int-or-string"},
@@ -78,7 +78,9 @@ def _definitions(registry: Registry, *, custom: bool) -> dict[str, Json]:
 
 def definition(written: Json) -> Json:
     """Convert a component of v3 to v2."""
-    if written.get(_KEEP) and _GVK in written:  # a kind that keeps everything: any property named here would be all
+    if (
+        written.get(PRESERVE_UNKNOWN_FIELDS) and _GVK in written
+    ):  # a kind that keeps everything: any property named here would be all
         return {"type": "object", _GVK: written[_GVK]}
     return _schema(written)
 
@@ -93,9 +95,11 @@ def _schema(written: Json) -> Json:
         return found
     if written.get("nullable"):
         _drop(found, "type", "items", "properties")
-    if found.get(_KEEP):
+    if found.get(PRESERVE_UNKNOWN_FIELDS):
         _drop(found, "items", "properties")
-    if ("items" not in found and found.get("type") == "array") or (found.get(_KEEP) and found.get("type") == "object"):
+    if ("items" not in found and found.get("type") == "array") or (
+        found.get(PRESERVE_UNKNOWN_FIELDS) and found.get("type") == "object"
+    ):
         _drop(found, "type")
     if "properties" in found:
         _without_nullable(found)

@@ -170,9 +170,3 @@ def is_valid(text: object) -> bool:
 def from_units(amount: int, form: Format = "DecimalSI") -> str:
     """Return the canonical text of whole units; pass "BinarySI" for bytes."""
     return _canonical(amount * NANO, form)
-
-
-def add(left: Text, right: Text) -> str:
-    """Return the sum in the notation of `left`, or of `right` if `left` is zero."""
-    a, b = parse(left), parse(right)
-    return _canonical(a.nanos + b.nanos, a.format if a.nanos else b.format)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,8 +14,6 @@ from phalanx.serve.component import Component, ComponentGroup, Supervised
 from phalanx.serve.metrics.at_scrape import counter_text
 from phalanx.serve.scheduler_parts import SchedulingSettings
 from phalanx.serve.settings import ServerSettings
-
-log = logging.getLogger(__name__)
 
 Part = Callable[[ApiServer], Component]  # called when the API server serves
 

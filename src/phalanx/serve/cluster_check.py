@@ -22,8 +22,9 @@ from phalanx.base.client import Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import ApiProblem, ConfigProblem, Forbidden, NotFound, Unauthorized, Unreachable
 from phalanx.base.resources import LEASES, PODS
+from phalanx.base.well_known import PHALANX_API, SCHEDULING_API
 from phalanx.kube.client import HttpClient
-from phalanx.kube.group_api import CUSTOM, NATIVE, GroupApi
+from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import LeaseSettings
 from phalanx.serve.start_checks import (
     PARTS,
@@ -138,7 +139,10 @@ class ClusterCheck:
         if outdated:
             todo = "kubectl apply -k deploy/ (the custom resources of this version)"
             return Check("groups", FAILS, f"custom resources are outdated: {'; '.join(outdated)}", todo)
-        where = {NATIVE: f"Kubernetes serves them ({NATIVE})", CUSTOM: f"custom resources ({CUSTOM})"}[group]
+        where = {
+            SCHEDULING_API: f"Kubernetes serves them ({SCHEDULING_API})",
+            PHALANX_API: f"custom resources ({PHALANX_API})",
+        }[group]
         return Check("groups", WORKS, f"PodGroups: {where}")
 
     async def _outdated(self, api: GroupApi) -> list[str]:

@@ -19,13 +19,13 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
+from phalanx.base.well_known import DISRUPTION_TARGET, GPU
 from phalanx.model.kinds import Json
 from phalanx.serve.settings import packaged_text
 
 NODES = 32
 TOPOLOGY = "blocks=2,racks=4"  # eight nodes of eight GPUs in each rack
 RACK = "topology.phalanx.dev/rack"
-GPU = "nvidia.com/gpu"
 OURS = ("training-", "inference-", "evaluation", "incident")  # prefixes of the names of its pods and Jobs
 
 MANIFEST = "examples/urgent.yaml"  # an installed package has no folder of examples
@@ -172,7 +172,7 @@ def _evaluation() -> Json:
             "completions": 24,
             "completionMode": "Indexed",
             # preempted pods do not count for backoffLimit: the Job waits again instead of failing
-            "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget"}]}]},
+            "podFailurePolicy": {"rules": [{"action": "Ignore", "onPodConditions": [{"type": DISRUPTION_TARGET}]}]},
             "scheduling": {"schedulingPolicy": {"gang": {}}, "disruptionMode": {"all": {}}},
             "template": _pod("evaluator", 8, restart="Never"),
         },

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import ssl
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
@@ -34,8 +33,6 @@ from phalanx.serve.scheduler_parts import SchedulerParts, SchedulingSettings
 from phalanx.serve.settings import Listen
 from phalanx.serve.start_checks import SCHEDULER_RIGHTS, report_lacking
 from phalanx.serve.watchdog import Watchdog
-
-log = logging.getLogger(__name__)
 
 
 class SchedulerSettings(SchedulingSettings, frozen=True, kw_only=True):

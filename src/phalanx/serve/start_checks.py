@@ -16,8 +16,9 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import ApiProblem, ConfigProblem, NotFound
 from phalanx.base.resources import LEASES
+from phalanx.base.well_known import PHALANX_API, PRESERVE_UNKNOWN_FIELDS
 from phalanx.kube.client import HttpClient
-from phalanx.kube.group_api import CUSTOM, GroupApi
+from phalanx.kube.group_api import GroupApi
 from phalanx.kube.lease import LeaseSettings
 from phalanx.model.crds import definitions
 from phalanx.model.kinds import Json
@@ -137,7 +138,7 @@ async def outdated_resources(ask: Ask, *, native: bool) -> list[str]:
         kind = definition["spec"]["names"]["kind"]
         version = definition["spec"]["versions"][0]
         try:
-            document = msgspec.json.decode(await ask(f"/openapi/v3/apis/{CUSTOM}/{version['name']}"))
+            document = msgspec.json.decode(await ask(f"/openapi/v3/apis/{PHALANX_API}/{version['name']}"))
         except NotFound:
             absent.append(kind)
             continue
@@ -157,7 +158,7 @@ async def outdated_resources(ask: Ask, *, native: bool) -> list[str]:
 def _schema_of(document: Json, kind: str) -> Json | None:
     for schema in ((document.get("components") or {}).get("schemas") or {}).values():
         for about in schema.get("x-kubernetes-group-version-kind") or ():
-            if about.get("group") == CUSTOM and about.get("kind") == kind:
+            if about.get("group") == PHALANX_API and about.get("kind") == kind:
                 found: Json = schema
                 return found
     return None
@@ -169,7 +170,7 @@ def _lacking(wanted: Json, served: Json, document: Json, path: str = "") -> Iter
     document: resolves references of `served`; an API server that serves the kind itself has them.
     """
     served = _resolved(served, document)
-    if served.get("x-kubernetes-preserve-unknown-fields"):
+    if served.get(PRESERVE_UNKNOWN_FIELDS):
         return
     for name, schema in (wanted.get("properties") or {}).items():
         if not path and name not in ("spec", "status"):
@@ -199,12 +200,12 @@ async def report_outdated_resources(groups: GroupApi, ask: Ask) -> None:
             return
         outdated = await outdated_resources(ask, native=groups.native)
     except (ApiProblem, msgspec.DecodeError) as problem:
-        log.debug("reading the schemas of %s: %s", CUSTOM, problem)
+        log.debug("reading the schemas of %s: %s", PHALANX_API, problem)
         return
     if outdated:
         log.warning(
             "the custom resources of %s are older than this program (%s): kubectl apply -k deploy/",
-            CUSTOM,
+            PHALANX_API,
             "; ".join(outdated),
         )
 

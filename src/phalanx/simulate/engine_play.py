@@ -15,6 +15,7 @@ import msgspec
 import numpy as np
 
 from phalanx.base.clock import rfc3339
+from phalanx.base.well_known import GPU
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
 from phalanx.engine.engine import Engine
@@ -29,7 +30,6 @@ from phalanx.simulate.play import END, JOBS_PER_REPORT, MILLI, NODE, SUBMIT, WAK
 from phalanx.simulate.trace import LEVELS, Job, TraceCluster
 
 EPOCH = 1_700_000_000.0  # start time of a trace, seconds since the epoch
-GPU = "nvidia.com/gpu"
 MOST_ATTEMPTS = 100_000  # units per step
 LAST_WAKE_SECONDS = 3600.0  # seconds after the last event of a trace in which the engine may still act
 LEAST_WAIT_SECONDS = 0.001  # minimum time between two steps

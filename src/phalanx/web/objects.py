@@ -13,6 +13,7 @@ import yaml
 from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem, BadRequest
 from phalanx.base.resources import COMPOSITE_POD_GROUPS, NODES, POD_GROUPS, PODS, WORKLOADS
+from phalanx.base.well_known import LAST_APPLIED
 from phalanx.model.kinds import Json
 
 RESOURCES = {
@@ -23,7 +24,6 @@ RESOURCES = {
     "workload": WORKLOADS,
 }
 _SECRET = ("env", "envFrom", "command", "args")  # of containers
-_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _CONTAINERS = ("containers", "initContainers", "ephemeralContainers")
 
 
@@ -64,7 +64,7 @@ def without_secrets(found: Json) -> Json:
     meta = found["metadata"]
     meta.pop("managedFields", None)
     if annotations := meta.get("annotations"):
-        annotations.pop(_APPLIED, None)
+        annotations.pop(LAST_APPLIED, None)
     _strip(found.get("spec"))
     return found
 

@@ -10,7 +10,6 @@ and retries later.
 from __future__ import annotations
 
 import copy
-import logging
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -29,8 +28,6 @@ PLACE_SECONDS = 600.0  # seconds a place stays reserved without pods
 MOST_MESSAGE = 1024
 PODSET_GROUP = "kueue.x-k8s.io/podset-group-name"
 _GROUP_API = {"PodGroup": "scheduling.k8s.io/v1beta1", "CompositePodGroup": "scheduling.k8s.io/v1alpha3"}
-
-log = logging.getLogger(__name__)
 
 
 class WantedPlace(msgspec.Struct, frozen=True):

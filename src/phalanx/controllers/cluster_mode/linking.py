@@ -10,15 +10,14 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from phalanx.controllers.grouping.annotations import DOMAIN
+from phalanx.base.well_known import DEFAULT_SCHEDULER, PHALANX_API
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, Grouping, Json, Link
 from phalanx.controllers.grouping.names import LABEL, fitting
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.registry import kind_of
 from phalanx.model.groups.keys import AFTER_GROUP, GROUP_LABEL, SIZE_GATE
 
-SCHEDULER_NAME = f"{DOMAIN}/scheduler-name"  # on a workload: scheduler of its grouped pods
-DEFAULT_SCHEDULER = "default-scheduler"
+SCHEDULER_NAME = f"{PHALANX_API}/scheduler-name"  # on a workload: scheduler of its grouped pods
 
 
 def link_of(links: Mapping[str, Link], place: WorkloadSlot) -> Link | None:
@@ -37,7 +36,7 @@ def requests_gang(workload: Json) -> bool:
     annotations = workload["metadata"].get("annotations") or {}
     if kind is None or any(names_group(template) for template in kind.templates(workload)):
         return False
-    if any(key.startswith(f"{DOMAIN}/") and key != SCHEDULER_NAME for key in annotations):
+    if any(key.startswith(f"{PHALANX_API}/") and key != SCHEDULER_NAME for key in annotations):
         return True
     spec = workload.get("spec") or {}
     return GROUP_TEMPLATE in annotations or spec.get("scheduling") is not None or kind.requests_gang(workload)

@@ -19,6 +19,7 @@ from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import AlreadyExists, ConfigProblem, NotFound
 from phalanx.base.ids import hash_of
 from phalanx.base.resources import PODS
+from phalanx.base.well_known import SERVICE_TOKEN_PREFIX
 from phalanx.model.kinds import Json
 
 REQUESTS = Resource("autoscaling.x-k8s.io", "v1", "provisioningrequests", "ProvisioningRequest")
@@ -34,7 +35,6 @@ FIRST_BACKOFF = 60.0  # seconds after a failed request; doubled each time
 LONGEST_BACKOFF = 1800.0
 _OVER = ("Failed", "BookingExpired", "CapacityRevoked")  # conditions after which a request provides no nodes
 _OF_ONE_POD = ("nodeName", "hostname", "priority", "preemptionPolicy", "schedulingGates", "schedulingGroup")
-_TOKEN = "kube-api-access-"  # volumes that the API server adds to pods
 
 log = logging.getLogger(__name__)
 
@@ -177,7 +177,7 @@ class ProvisioningRequests:
 def template_of(pod: Json) -> Json:
     """Return a pod template: the pod without fields of this pod or of the API server."""
     spec = {key: value for key, value in pod["spec"].items() if key not in _OF_ONE_POD}
-    spec["volumes"] = [v for v in spec.get("volumes") or () if not v["name"].startswith(_TOKEN)]
+    spec["volumes"] = [v for v in spec.get("volumes") or () if not v["name"].startswith(SERVICE_TOKEN_PREFIX)]
     for kind in ("containers", "initContainers"):
         if kind in spec:
             spec[kind] = [_without_token(container) for container in spec[kind]]
@@ -187,7 +187,7 @@ def template_of(pod: Json) -> Json:
 
 
 def _without_token(container: Json) -> Json:
-    mounts = [m for m in container.get("volumeMounts") or () if not m["name"].startswith(_TOKEN)]
+    mounts = [m for m in container.get("volumeMounts") or () if not m["name"].startswith(SERVICE_TOKEN_PREFIX)]
     return {**container, "volumeMounts": mounts}
 
 

@@ -14,6 +14,7 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import NotFound
+from phalanx.base.well_known import DISRUPTION_TARGET
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
@@ -118,7 +119,7 @@ class DeviceTaintEviction(Controller):
         """Delete a pod, with a condition that says why; return False if it was gone."""
         meta = pod["metadata"]
         condition = {
-            "type": "DisruptionTarget",
+            "type": DISRUPTION_TARGET,
             "status": "True",
             "reason": "DeletionByDeviceTaintManager",
             "message": "Device Taint manager: deleting due to NoExecute taint",

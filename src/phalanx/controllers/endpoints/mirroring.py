@@ -15,6 +15,7 @@ import msgspec
 
 from phalanx.base import resources as r
 from phalanx.base.errors import NotFound
+from phalanx.base.well_known import LAST_APPLIED
 from phalanx.controllers.endpoints.addresses import SERVICE_NAME, SOON, by_service, services_of
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.ownership import controller_reference, deleting
@@ -23,7 +24,7 @@ PER_SUBSET = 1000
 MIRRORED_BY = {"endpointslice.kubernetes.io/managed-by": "endpointslicemirroring-controller.k8s.io"}
 SKIP = "endpointslice.kubernetes.io/skip-mirror"
 LEADER = "control-plane.alpha.kubernetes.io/leader"
-_NOT_COPIED = ("kubectl.kubernetes.io/last-applied-configuration", "endpoints.kubernetes.io/last-change-trigger-time")
+_NOT_COPIED = (LAST_APPLIED, "endpoints.kubernetes.io/last-change-trigger-time")
 
 
 class MirroringController(Controller):

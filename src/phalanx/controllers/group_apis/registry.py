@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from phalanx.base.client import Resource
+from phalanx.base.well_known import COSCHEDULING_POD_GROUP
 from phalanx.controllers.group_apis.contract import Replica, SchedulerProvider, metadata_of, put
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import POD_GROUPS, GroupingRefused, Link
@@ -196,7 +197,6 @@ class Volcano:
         put(pod, "annotations", {GROUP_NAME: replica.name})
 
 
-POD_GROUP = "scheduling.x-k8s.io/pod-group"
 TIMEOUT = "scheduling.phalanx.dev/schedule-timeout-seconds"  # of the workload; default: the plugin's own
 
 
@@ -220,7 +220,7 @@ class Coscheduling:
         }
 
     def inject_pod_group_metadata(self, pod: Json, replica: Replica, part: str) -> None:
-        put(pod, "labels", {POD_GROUP: replica.name})
+        put(pod, "labels", {COSCHEDULING_POD_GROUP: replica.name})
 
 
 PROVIDER = "scheduling.phalanx.dev/provider"

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.base.well_known import PHALANX_API
 from phalanx.controllers.grouping.core import GroupingRefused, Json
 from phalanx.model.annotation_values import MAX_INT32, BadValue, shortened, whole_number
 
-DOMAIN = "scheduling.phalanx.dev"
-GANG = f"{DOMAIN}/gang"
+GANG = f"{PHALANX_API}/gang"
 
 
 class WorkloadAnnotations(msgspec.Struct, frozen=True):
@@ -44,13 +44,13 @@ def workload_annotations(annotations: Json | None, prefix: str = "") -> Workload
     found = annotations or {}
 
     def value(requested: str) -> str:
-        return str(found.get(f"{DOMAIN}/{prefix}{requested}") or "").strip()
+        return str(found.get(f"{PHALANX_API}/{prefix}{requested}") or "").strip()
 
     def choice(requested: str, *allowed: str) -> str:
         text = value(requested)
         if text and text not in allowed:
             raise GroupingRefused(
-                f"annotation {DOMAIN}/{prefix}{requested}: {shortened(text)!r} is not one of {', '.join(allowed)}"
+                f"annotation {PHALANX_API}/{prefix}{requested}: {shortened(text)!r} is not one of {', '.join(allowed)}"
             )
         return text
 
@@ -61,7 +61,7 @@ def workload_annotations(annotations: Json | None, prefix: str = "") -> Workload
         try:
             return whole_number(text, 1, MAX_INT32)
         except BadValue as problem:
-            raise GroupingRefused(f"annotation {DOMAIN}/{prefix}{requested}: {problem}") from None
+            raise GroupingRefused(f"annotation {PHALANX_API}/{prefix}{requested}: {problem}") from None
 
     asked = choice("gang", "true", "false")
     return WorkloadAnnotations(

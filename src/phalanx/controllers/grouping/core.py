@@ -10,19 +10,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from phalanx.base.client import Resource
+from phalanx.base.well_known import SCHEDULING_API
 from phalanx.model.groups.keys import PART_OF
 from phalanx.model.groups.policy import SHORT_FORMS
 from phalanx.model.kinds import Json as Json
 
-GROUP = "scheduling.k8s.io"
-WORKLOADS = Resource(GROUP, "v1beta1", "workloads", "Workload")
-WORKLOADS_V1ALPHA1 = Resource(GROUP, "v1alpha1", "workloads", "Workload")  # KEP-4671: spec.podGroups
-POD_GROUPS = Resource(GROUP, "v1beta1", "podgroups", "PodGroup")
-COMPOSITE_POD_GROUPS = Resource(GROUP, "v1alpha3", "compositepodgroups", "CompositePodGroup")
+WORKLOADS = Resource(SCHEDULING_API, "v1beta1", "workloads", "Workload")
+WORKLOADS_V1ALPHA1 = Resource(SCHEDULING_API, "v1alpha1", "workloads", "Workload")  # KEP-4671: spec.podGroups
+POD_GROUPS = Resource(SCHEDULING_API, "v1beta1", "podgroups", "PodGroup")
+COMPOSITE_POD_GROUPS = Resource(SCHEDULING_API, "v1alpha3", "compositepodgroups", "CompositePodGroup")
 
 # Downward annotations of Kubernetes 1.37: a parent names the template that a child controller's pods use.
-GROUP_TEMPLATE = f"{GROUP}/group-template-name"
-PARENT_COMPOSITE = f"{GROUP}/parent-compositepodgroup"
+GROUP_TEMPLATE = f"{SCHEDULING_API}/group-template-name"
+PARENT_COMPOSITE = f"{SCHEDULING_API}/parent-compositepodgroup"
 
 GENERATED = "scheduling.phalanx.dev/generated"  # on a Workload that our controllers made
 ADOPTED = "scheduling.phalanx.dev/adopted"  # on a user's Workload that is deleted with its owner

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from phalanx.base.client import Resource
-from phalanx.controllers.grouping.annotations import DOMAIN, workload_annotations
+from phalanx.base.well_known import PHALANX_API
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import (
     COMPOSITE_POD_GROUPS,
     MAX_TEMPLATES,
@@ -204,7 +205,7 @@ def _walk(templates: Sequence[LeafTemplate | TemplateNode]) -> Iterator[LeafTemp
             yield from _walk(template.children)
 
 
-API = f"{DOMAIN}/api"  # annotation that requests it
+API = f"{PHALANX_API}/api"  # annotation that requests it
 ONLY_GROUP = "gg"  # the name the API design paper gives the one group of such a workload
 
 

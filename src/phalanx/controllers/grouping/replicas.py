@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
+from phalanx.base.well_known import PHALANX_API
+from phalanx.controllers.grouping.annotations import WorkloadAnnotations, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import by_uid, of_template
 from phalanx.controllers.grouping.parts import (
@@ -34,7 +35,7 @@ def interchangeable(obj: Json, requested: WorkloadAnnotations) -> Json:
     kind = obj["kind"]
     raise GroupingRefused(
         f"pods of a {kind} are replaced one by one and cannot be a gang; use a StatefulSet with "
-        f"podManagementPolicy Parallel, a Job or a LeaderWorkerSet, or remove the annotation {DOMAIN}/gang"
+        f"podManagementPolicy Parallel, a Job or a LeaderWorkerSet, or remove the annotation {PHALANX_API}/gang"
     )
 
 

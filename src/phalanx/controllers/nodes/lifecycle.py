@@ -18,6 +18,7 @@ from phalanx.base.client import PatchType
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import NotFound
 from phalanx.base.tasks import run_all
+from phalanx.base.well_known import NODE_LEASE_NAMESPACE, NOT_READY_TAINT, UNREACHABLE_TAINT, UNSCHEDULABLE_TAINT
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.pods import condition
 
@@ -48,16 +49,12 @@ class Responsiveness:
             self._ticked = self._clock.monotonic()
 
 
-LEASE_NAMESPACE = "kube-node-lease"
 GRACE = 1.25  # multiple of the lease's duration: upstream waits 50 s for leases of 40 s
 DEFAULT_DURATION = 40.0
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-NOT_READY = "node.kubernetes.io/not-ready"
-UNREACHABLE = "node.kubernetes.io/unreachable"
 # (condition, status) -> taint against new pods.
 OF_CONDITION = {
-    ("Ready", "False"): NOT_READY,
-    ("Ready", "Unknown"): UNREACHABLE,
+    ("Ready", "False"): NOT_READY_TAINT,
+    ("Ready", "Unknown"): UNREACHABLE_TAINT,
     ("MemoryPressure", "True"): "node.kubernetes.io/memory-pressure",
     ("DiskPressure", "True"): "node.kubernetes.io/disk-pressure",
     ("PIDPressure", "True"): "node.kubernetes.io/pid-pressure",
@@ -100,7 +97,7 @@ class NodeLifecycleController(Controller):
             self.queue.add(key)
 
     def _lease_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        if key.namespace != LEASE_NAMESPACE or new is None:
+        if key.namespace != NODE_LEASE_NAMESPACE or new is None:
             return
         node = Key("", key.name)
         self._last_heartbeat(node.name)
@@ -120,7 +117,7 @@ class NodeLifecycleController(Controller):
 
     def _last_heartbeat(self, name: str) -> float:
         """Return when the node last sent a heartbeat: a Lease renewal, or a status update."""
-        lease, node = self._leases.get(LEASE_NAMESPACE, name), self._nodes.get("", name)
+        lease, node = self._leases.get(NODE_LEASE_NAMESPACE, name), self._nodes.get("", name)
         entry = condition(node, "Ready") if node is not None else None
         ready = (entry.get("status"), entry.get("lastHeartbeatTime")) if entry is not None else ("Unknown", None)
         renewed = ((lease or {}).get("spec") or {}).get("renewTime")
@@ -134,7 +131,7 @@ class NodeLifecycleController(Controller):
     async def _set_unknown(self, node: Json) -> Json:
         """Set the conditions of a node that stopped renewing its Lease to Unknown."""
         name = node["metadata"]["name"]
-        lease = self._leases.get(LEASE_NAMESPACE, name)
+        lease = self._leases.get(NODE_LEASE_NAMESPACE, name)
         if lease is None:
             return node
         duration = float((lease.get("spec") or {}).get("leaseDurationSeconds") or DEFAULT_DURATION)
@@ -181,13 +178,13 @@ def wanted_taints(node: Json) -> list[TaintKey]:
             if type_ == "Ready":
                 wanted.append((key, "NoExecute"))
     if (node.get("spec") or {}).get("unschedulable"):
-        wanted.append((UNSCHEDULABLE, "NoSchedule"))
+        wanted.append((UNSCHEDULABLE_TAINT, "NoSchedule"))
     return wanted
 
 
 def _managed(node: Json) -> set[TaintKey]:
     """Return the taints managed only by this controller: of reported conditions, and of cordoning."""
-    managed = {(UNSCHEDULABLE, "NoSchedule")}
+    managed = {(UNSCHEDULABLE_TAINT, "NoSchedule")}
     for (type_, _), key in OF_CONDITION.items():
         if condition(node, type_) is not None:
             managed.add((key, "NoSchedule"))

@@ -16,6 +16,7 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.well_known import DISRUPTION_TARGET, OUT_OF_SERVICE_TAINT
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
@@ -25,7 +26,6 @@ from phalanx.model.objects.pod import Toleration
 from phalanx.model.tolerations import NO_EXECUTE, tolerates
 
 QUARANTINE = 5.0  # seconds a node must be missing before its pods are deleted
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 
 
 class TaintEviction(Controller):
@@ -112,7 +112,9 @@ class TaintEviction(Controller):
     async def _out_of_service(self, pod: Json, node: Json) -> None:
         """Delete a pod of a node with the out-of-service taint: the node will not report its termination."""
         entry = condition(node, "Ready") or {}
-        declared = any(taint.get("key") == OUT_OF_SERVICE for taint in (node.get("spec") or {}).get("taints") or ())
+        declared = any(
+            taint.get("key") == OUT_OF_SERVICE_TAINT for taint in (node.get("spec") or {}).get("taints") or ()
+        )
         if declared and entry.get("status") != "True":
             await self._remove(pod, "PodGC: node is out of service")
 
@@ -146,7 +148,7 @@ class TaintEviction(Controller):
 
     async def _mark(self, pod: Json, reason: str, message: str, **status: Any) -> None:
         if not finished(pod):
-            await self._report(pod, "DisruptionTarget", "True", reason, message, **status)
+            await self._report(pod, DISRUPTION_TARGET, "True", reason, message, **status)
 
     async def _report(self, pod: Json, type_: str, value: str, reason: str, message: str, **status: Any) -> None:
         meta, now = pod["metadata"], rfc3339(self._clock.now())

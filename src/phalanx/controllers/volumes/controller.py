@@ -11,13 +11,13 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, NotFound
+from phalanx.base.well_known import BIND_COMPLETED, NO_PROVISIONER, SELECTED_NODE
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.volumes.provisioning import (
     PROVISIONED_BY,
     PROVISIONER,
-    SELECTED_NODE,
     VOLUME_PROTECTION,
     any_node,
     disk,
@@ -25,7 +25,6 @@ from phalanx.controllers.volumes.provisioning import (
     standard_class,
 )
 from phalanx.controllers.volumes.rules import (
-    BIND_COMPLETED,
     annotations_of,
     best_match,
     class_of,
@@ -43,7 +42,6 @@ STORAGE_PROVISIONER = (
     "volume.kubernetes.io/storage-provisioner",
     "volume.beta.kubernetes.io/storage-provisioner",
 )
-NO_PROVISIONER = "kubernetes.io/no-provisioner"
 OPEN = " "  # replaces the class name of a claim without a class
 START = Key("", "")  # key for the work at startup
 

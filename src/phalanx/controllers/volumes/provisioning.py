@@ -14,7 +14,6 @@ from phalanx.controllers.runtime.pods import condition
 from phalanx.model.groups.keys import HOSTNAME, ZONE
 
 PROVISIONER = "simulation.phalanx.dev/disk"
-SELECTED_NODE = "volume.kubernetes.io/selected-node"
 PROVISIONED_BY = "pv.kubernetes.io/provisioned-by"
 VOLUME_PROTECTION = "kubernetes.io/pv-protection"
 DEFAULT_NAME = "standard"

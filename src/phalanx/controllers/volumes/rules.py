@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from phalanx.base.well_known import CLASS_ANNOTATION
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.model.quantity import BadQuantity, nanos
 from phalanx.model.selectors import from_selector
 
-CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 DEFAULT_CLASS = ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class")
-BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.base.clock import Clock, rfc3339
+from phalanx.base.well_known import BIND_COMPLETED
 from phalanx.controllers.runtime.controller import Cache, Json
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.volumes.provisioning import VOLUME_PROTECTION
-from phalanx.controllers.volumes.rules import BIND_COMPLETED, BOUND_BY_CONTROLLER, annotations_of
+from phalanx.controllers.volumes.rules import BOUND_BY_CONTROLLER, annotations_of
 
 CLAIM_PROTECTION = "kubernetes.io/pvc-protection"
 

@@ -56,7 +56,6 @@ if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
 _INSUFFICIENT = "Insufficient "
-KINDS = ("Pod", POD_GROUP, COMPOSITE, WORKLOAD)
 _EVENTS = {
     Wake.DEVICES: "a claim, a device or a device class changes",
     Wake.STORAGE: "a volume, claim or storage class changes",

@@ -6,6 +6,7 @@ from collections.abc import Container, Iterable
 from typing import TYPE_CHECKING
 
 from phalanx.base.clock import rfc3339
+from phalanx.base.well_known import NOT_READY_TAINT, OUT_OF_SERVICE_TAINT, UNREACHABLE_TAINT
 from phalanx.engine.placement.outcome import plural
 from phalanx.engine.preemption.victim_index import MinimumRuntime
 from phalanx.engine.reservations import Reason
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 
 Needs = tuple[tuple[int, float], ...]  # (resource id, amount)
 MOST_NAMED = 3
-NOT_RESPONDING = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
-OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+NOT_RESPONDING = (UNREACHABLE_TAINT, NOT_READY_TAINT)
 
 
 def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) -> list[str]:
@@ -76,7 +76,7 @@ def unconfirmed_ends(forest: GroupForest, key: GroupKey, columns: Columns) -> li
                 pods.setdefault(member.node, []).append(name.name)
     return [
         f"{_few(sorted(names))} cannot end because node {node} does not respond, and may be replaced only when gone: "
-        f"delete the node, or taint it {OUT_OF_SERVICE}=nodeshutdown:NoExecute if it is off"
+        f"delete the node, or taint it {OUT_OF_SERVICE_TAINT}=nodeshutdown:NoExecute if it is off"
         for node, names in sorted(pods.items())[:MOST_NAMED]
     ]
 

@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
+from phalanx.base.well_known import INSTANCE_TYPE
 from phalanx.engine.state.columns import Columns
 from phalanx.model.groups.keys import HOSTNAME
 from phalanx.model.objects import Node, ResourceSlice
 from phalanx.model.objects.cluster import Taint
 
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 MOST_TYPES = 16  # types of existing nodes, the most frequent ones
 _OWN_TAINTS = "node.kubernetes.io/"  # taints of a node's own condition: a new node has none of them
 

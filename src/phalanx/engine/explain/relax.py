@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from phalanx.base.well_known import INSTANCE_TYPE, NODE_LOST_TAINTS, UNSCHEDULABLE_TAINT
 from phalanx.engine.explain.trial import Edit, changed, edited, fits
 from phalanx.engine.explain.values import Relaxation
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -21,7 +22,6 @@ from phalanx.engine.framework.traits import traits_of
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.group_plugins import GroupPlugins
 from phalanx.engine.placement import Certificate, Composite, Leaf, PlacementProblem, ShapeRow, Subtree
-from phalanx.engine.placement.blockers import NOT_READY
 from phalanx.engine.placement.outcome import domain_phrase, domain_word, plural
 from phalanx.engine.placement.plain import CANNOT_ALLOCATE, about_devices, code_of_filter, without
 from phalanx.engine.placement.problem import groups as parts_below
@@ -35,8 +35,6 @@ BUDGET = 1_000  # expansions per trial
 MOST_NODES = 64  # maximum number of nodes of one type that a trial adds
 TYPES = 3  # maximum number of node types that are tried
 MOST_EXAMPLES = 8  # maximum number of nodes of a type that are evaluated
-CORDON_TAINT = "node.kubernetes.io/unschedulable"
-INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 
 
 def relaxations(
@@ -350,11 +348,11 @@ def _mask_without(columns: Columns, evaluation: Evaluation, name: str) -> Bools:
     for plugin, tracker in evaluation.filters:
         if plugin.name == name:
             if traits_of(plugin).by_taints and not cordons:  # tolerating a node that does not respond helps no pod
-                away = [any(taint.key in NOT_READY for taint in taints) for taints in columns.taint_sets]
+                away = [any(taint.key in NODE_LOST_TAINTS for taint in taints) for taints in columns.taint_sets]
                 mask &= ~np.array(away)[columns.taint_set]
             continue
         if cordons and traits_of(plugin).by_taints:
-            only = [all(taint.key == CORDON_TAINT for taint in taints) for taints in columns.taint_sets]
+            only = [all(taint.key == UNSCHEDULABLE_TAINT for taint in taints) for taints in columns.taint_sets]
             mask &= tracker.mask | (columns.unschedulable & np.array(only)[columns.taint_set])
         else:
             mask &= tracker.mask

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from phalanx.base.well_known import JOB_SET_NAME, POD_TEMPLATE_HASH
 from phalanx.engine.explain.values import Relaxation
 from phalanx.model.groups import Group
 from phalanx.model.groups.keys import TRANSLATED_FROM
@@ -23,9 +24,8 @@ _RULES = {
 }
 # What can be changed in a PodGroup of another scheduler, where the fields have other names.
 _OF_DIALECTS = {"topology": "the topology constraint", "members": "the minimum"}
-_TEMPLATE_HASH = "pod-template-hash"
 # Label of pods -> the kind that made their controller.
-_MADE_FOR = {"jobset.sigs.k8s.io/jobset-name": "JobSet", "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet"}
+_MADE_FOR = {JOB_SET_NAME: "JobSet", "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet"}
 
 
 def with_how(found: Sequence[Relaxation], what: str, *, owned: bool) -> list[Relaxation]:
@@ -88,7 +88,7 @@ def owner_of_pod(metadata: ObjectMeta) -> str:
             for label, kind in _MADE_FOR.items():
                 if name := metadata.labels.get(label):
                     return f"{kind} {name}"
-            suffix = f"-{metadata.labels.get(_TEMPLATE_HASH, '')}"
+            suffix = f"-{metadata.labels.get(POD_TEMPLATE_HASH, '')}"
             if each.kind == "ReplicaSet" and len(suffix) > 1 and each.name.endswith(suffix):
                 return f"Deployment {each.name.removesuffix(suffix)}"
             return f"{each.kind} {each.name}"

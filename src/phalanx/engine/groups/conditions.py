@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.base.well_known import DISRUPTION_TARGET
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.groups import messages
@@ -13,7 +14,6 @@ from phalanx.model.groups import WORKLOAD, Group, GroupKey
 from phalanx.model.objects import CompositePodGroup, PodGroup
 
 TYPE_OF = {"PodGroup": "PodGroupInitiallyScheduled", "CompositePodGroup": "CompositePodGroupInitiallyScheduled"}
-TARGET = "DisruptionTarget"
 START_PROMISED = "scheduling.phalanx.dev/StartPromised"
 QUIET = frozenset({"WaitingForMembers", "WaitingForParent"})  # reasons that do not produce an event
 
@@ -81,7 +81,7 @@ class GroupConditions:
     def _targeted(self, key: GroupKey, obj: PodGroup | CompositePodGroup) -> None:
         self.targets.pop(key, None)
         for condition in obj.status.conditions or ():
-            if condition.type == TARGET and condition.status == "True":
+            if condition.type == DISRUPTION_TARGET and condition.status == "True":
                 try:
                     self.targets[key] = parse_rfc3339(condition.last_transition_time or "")
                 except ValueError:
@@ -90,7 +90,9 @@ class GroupConditions:
     def spared(self, group: Group) -> None:
         """Clear DisruptionTarget: the evicted pods were recreated and have nodes."""
         self.targets.pop(group.key, None)
-        set_condition(self._emit, group, TARGET, "False", "Rescheduled", "its pods were created again and have nodes")
+        set_condition(
+            self._emit, group, DISRUPTION_TARGET, "False", "Rescheduled", "its pods were created again and have nodes"
+        )
 
     def promise(self, group: Group, status: str, reason: str, message: str) -> None:
         """Write whether room is reserved for a pending group, and from when."""
@@ -156,7 +158,7 @@ class GroupConditions:
 
         A value written since, or of another condition type, is kept. `obj`: the group as last seen.
         """
-        if write.type == TARGET:
+        if write.type == DISRUPTION_TARGET:
             if isinstance(obj, PodGroup | CompositePodGroup):
                 self._targeted(key, obj)
         elif self._written_conditions.get(key) == (write.status, write.reason, write.message):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 
 import msgspec
 
+from phalanx.base.well_known import DISRUPTION_TARGET, NODE_LOST_TAINTS
 from phalanx.model.groups import GroupKey, Member, MemberState
 from phalanx.model.groups.group import PLACED
 from phalanx.model.objects import Pod
@@ -47,9 +48,6 @@ _TARGETS = {
 }
 
 
-NODE_LOST_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
-
-
 def node_is_lost(taints: Collection[str]) -> bool:
     return any(key in NODE_LOST_TAINTS for key in taints)
 
@@ -70,7 +68,7 @@ class Loss(msgspec.Struct, frozen=True):
 def cause_of(pod: Pod, taints: Collection[str] | None) -> tuple[LossCause, str]:
     """Return why a pod that had a node is gone or terminating. `taints`: keys of those of its node; None: no node."""
     for condition in pod.status.conditions or ():
-        if condition.type == "DisruptionTarget" and condition.status == "True" and condition.reason in _TARGETS:
+        if condition.type == DISRUPTION_TARGET and condition.status == "True" and condition.reason in _TARGETS:
             cause = _TARGETS[condition.reason]
             if condition.reason == "DeletionByTaintManager" and taints and not node_is_lost(taints):
                 return LossCause.DRAINED, f"by the taint {min(taints)}" if len(taints) == 1 else "by a taint"

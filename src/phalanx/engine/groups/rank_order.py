@@ -10,18 +10,15 @@ from collections.abc import Iterable, Mapping
 
 import msgspec
 
+from phalanx.base.well_known import COMPLETION_INDEX, JOB_GLOBAL_INDEX, POD_INDEX, REPLICA_INDEX
 from phalanx.engine.state.records import MAX_DIGITS, PodRecord
 from phalanx.model.groups.policy import ANNOTATION, INDEX, Policy
 
 Rank = tuple[int, int]  # compared in order; of a JobSet: index of the Job, completion index
 
-COMPLETION = "batch.kubernetes.io/job-completion-index"
-JOB = "jobset.sigs.k8s.io/job-global-index"
 WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
-REPLICA = "training.kubeflow.org/replica-index"
 ROLES = ("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role")  # of PyTorchJobs, MPIJobs
-ORDINAL = "apps.kubernetes.io/pod-index"
-INDEX_KEYS = frozenset((COMPLETION, WORKER, REPLICA, ORDINAL))
+INDEX_KEYS = frozenset((COMPLETION_INDEX, WORKER, REPLICA_INDEX, POD_INDEX))
 FIRST_ROLES = ("launcher", "master", "chief", "head")
 MAX_RANK = 2**31 - 1
 LAST: Rank = (MAX_RANK + 1, 0)  # of members without a rank
@@ -38,17 +35,17 @@ def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
         values = labels if policy.rank_source != ANNOTATION else _annotations(record)
         text = values.get(policy.rank_key)
         return None if text is None else (0, _number(text, policy.rank_key))
-    for key in (COMPLETION, WORKER, REPLICA, ORDINAL):
+    for key in (COMPLETION_INDEX, WORKER, REPLICA_INDEX, POD_INDEX):
         text = labels.get(key)
         if text is not None:
             break
     else:
-        text = _annotations(record).get(COMPLETION) if not labels else None
-        return None if text is None else (0, _number(text, COMPLETION))
+        text = _annotations(record).get(COMPLETION_INDEX) if not labels else None
+        return None if text is None else (0, _number(text, COMPLETION_INDEX))
     index = _number(text, key)
-    if key == COMPLETION and JOB in labels:
-        return (_number(labels[JOB], JOB), index)
-    if key == REPLICA:
+    if key == COMPLETION_INDEX and JOB_GLOBAL_INDEX in labels:
+        return (_number(labels[JOB_GLOBAL_INDEX], JOB_GLOBAL_INDEX), index)
+    if key == REPLICA_INDEX:
         return (0 if any(labels.get(role, "").lower() in FIRST_ROLES for role in ROLES) else 1, index)
     return (0, index)
 

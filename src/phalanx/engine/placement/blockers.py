@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from phalanx.base.well_known import NODE_LOST_TAINTS, UNSCHEDULABLE_TAINT
 from phalanx.engine.devices.facts import device_facts
 from phalanx.engine.devices.state import DeviceState
 from phalanx.engine.placement.outcome import amount_word, domain_phrase, domain_word, plural
@@ -40,8 +41,7 @@ from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.tolerations import NO_SCHEDULE, tolerated, untolerated
 
-_CORDON = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
-NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")  # keys of taints
+_CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect=NO_SCHEDULE)
 MOST_BLOCKERS = 6
 MOST_VALUES = 20  # of a label that are sorted to name the first of them
 
@@ -228,11 +228,11 @@ def _taints(columns: Columns, shape: Shape, rows: Bools) -> Iterator[Blocker]:
     total = int(rows.sum())
     which = "" if total == columns.count else "matching "
     nodes = f"the only {which}node" if total == 1 else f"all {total} {which}nodes"
-    if worst == "cordoned" or "node.kubernetes.io/unschedulable" in worst:
+    if worst == "cordoned" or UNSCHEDULABLE_TAINT in worst:
         first = columns.names[int(np.flatnonzero(rows)[0])]
         text = f"{nodes} {'is' if total == 1 else 'are'} cordoned; `kubectl uncordon {first}` opens one"
         yield Blocker("Cordoned", text)
-    elif worst.startswith(NOT_READY):
+    elif worst.startswith(NODE_LOST_TAINTS):
         others = "" if count == total else ", or tainted otherwise"
         yield Blocker("NotReady", f"{nodes} {'is' if total == 1 else 'are'} not ready (taint {worst}){others}")
     else:

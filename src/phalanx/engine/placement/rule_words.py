@@ -10,6 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
+from phalanx.base.well_known import UNSCHEDULABLE_TAINT
 from phalanx.engine.placement.outcome import amount_word, domain_phrase, domain_word
 from phalanx.engine.placement.plain import RuleWords
 from phalanx.engine.state.columns import PODS, Bools, Columns
@@ -210,7 +211,7 @@ def _taints(columns: Columns, shape: Shape) -> list[str]:
     found: dict[str, int] = {}
     for number, count in zip(sets.tolist(), counts.tolist(), strict=True):
         taint = untolerated(shape.tolerations, columns.taint_sets[number])
-        if taint is not None and taint.key != "node.kubernetes.io/unschedulable":
+        if taint is not None and taint.key != UNSCHEDULABLE_TAINT:
             found[taint_text(taint)] = found.get(taint_text(taint), 0) + count
     return sorted(found, key=lambda text: (-found[text], text))
 

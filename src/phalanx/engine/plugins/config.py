@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.base.well_known import DEFAULT_SCHEDULER
 from phalanx.engine.framework.config_args import API, ARGS, PluginArgs
 from phalanx.engine.framework.config_reader import Fields
 from phalanx.engine.framework.interface import POINTS
@@ -24,7 +25,6 @@ from phalanx.model.objects.groups import TypedLocalObjectReference
 from phalanx.model.objects.policy import WorkloadPolicySpec
 
 KIND = "KubeSchedulerConfiguration"
-DEFAULT_SCHEDULER = "default-scheduler"
 # Plugins of kube-scheduler whose work this engine does itself: enabling them has no effect.
 ENGINE_PARTS = ("GangScheduling", "TopologyPlacementGenerator", "PodGroupPodsCount")
 # Default plugins of kube-scheduler that do not exist here: they may be disabled but not enabled.

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from phalanx.base.well_known import UNSCHEDULABLE_TAINT
 from phalanx.engine.framework import Bools, Depends, Finding, Handle, Rows, Traits
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects.cluster import Taint
 from phalanx.model.tolerations import NO_SCHEDULE, tolerated
 
-_TAINT = Taint(key="node.kubernetes.io/unschedulable", effect=NO_SCHEDULE)
+_TAINT = Taint(key=UNSCHEDULABLE_TAINT, effect=NO_SCHEDULE)
 
 
 class NodeUnschedulable:

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from phalanx.base.well_known import SELECTED_NODE
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
 from phalanx.engine.framework import Code, Emit, Floats, Handle, Status, Traits, Wake
@@ -25,7 +26,6 @@ from phalanx.engine.plugins.volume_matching import (
     waits_for_consumer,
 )
 from phalanx.engine.plugins.volume_state import (
-    SELECTED_NODE,
     ClaimKey,
     VolumeFilter,
     VolumePlugin,

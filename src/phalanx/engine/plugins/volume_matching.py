@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from phalanx.base.well_known import NO_PROVISIONER
 from phalanx.engine.framework import Bools, Floats
 from phalanx.engine.plugins.volume_state import VolumeState, class_of, fully_bound
 from phalanx.engine.state.node_terms import matching as term_matching
@@ -23,7 +24,6 @@ NOT_REACHABLE = "node(s) didn't match PersistentVolume's node affinity"
 NO_VOLUME = "node(s) didn't find available persistent volumes to bind"
 NO_SPACE = "node(s) did not have enough free storage"
 VOLUME_GONE = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
-NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
 def waits_for_consumer(claim: PersistentVolumeClaim, state: VolumeState) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from phalanx.base.well_known import BIND_COMPLETED, CLASS_ANNOTATION, SELECTED_NODE
 from phalanx.engine.framework import Bools, Finding, Handle, Rows
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
@@ -25,9 +26,6 @@ from phalanx.model.objects.pod import NodeSelector, Volume
 STORAGE_KINDS = frozenset(
     {"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "CSIDriver", "CSIStorageCapacity"}
 )
-CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
-SELECTED_NODE = "volume.kubernetes.io/selected-node"
-BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 
 ClaimKey = tuple[str, str]  # (namespace, name)
 Attachment = tuple[str, str]  # (CSI driver, volume handle)

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Amounts = npt.NDArray[np.int64]  # (resource,) what one pod requests
 Rows = npt.NDArray[np.intp]  # (chosen node,) rows of the capacity profile
 PodDemand = tuple[tuple[int, ...], int, int]  # request, level, eligible nodes
 FOREVER = float("inf")  # an end that is not known

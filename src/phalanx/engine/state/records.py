@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from sys import intern
 from typing import TYPE_CHECKING
 
+from phalanx.base.well_known import JOB_SET_NAME
 from phalanx.engine.state.claims import ClaimKey, claims_of
 from phalanx.engine.state.journal import ChangeLog
 from phalanx.model.objects import Pod
@@ -26,7 +27,7 @@ _NO_LABELS: dict[str, str] = {}  # shared by all records: must not be changed
 
 
 DEFAULT_GRACE = 30  # seconds, as the API server sets it
-JOB_SET_LABELS = ("jobset.sigs.k8s.io/jobset-name", "jobset.sigs.k8s.io/replicatedjob-name")
+JOB_SET_LABELS = (JOB_SET_NAME, "jobset.sigs.k8s.io/replicatedjob-name")
 _SCHEDULED_NAME = re.compile(r"(.+)-[0-9]{8,10}")  # a Job of a CronJob: name and minutes since the epoch
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.base.client import Resource
+from phalanx.base.well_known import COSCHEDULING_POD_GROUP
 from phalanx.kube.dialects.contract import ForeignGroup, GroupProgress, Json, Translation, count, leaf, spec_of
 
-LABEL = "scheduling.x-k8s.io/pod-group"
 OLD_LABEL = "pod-group.scheduling.sigs.k8s.io"
 
 
@@ -17,7 +17,7 @@ class CoschedulingDialect:
     status_paths: tuple[str, ...] = ("status",)
 
     def group_of(self, labels: Mapping[str, str], annotations: Mapping[str, str]) -> tuple[str, str] | None:
-        name = labels.get(LABEL) or labels.get(OLD_LABEL)
+        name = labels.get(COSCHEDULING_POD_GROUP) or labels.get(OLD_LABEL)
         return (name, "") if name else None
 
     def translate(self, group: ForeignGroup) -> Translation:

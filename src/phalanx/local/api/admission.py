@@ -7,6 +7,14 @@ that admission costs next to nothing per pod.
 from __future__ import annotations
 
 from phalanx.base.clock import rfc3339
+from phalanx.base.well_known import (
+    CLASS_ANNOTATION,
+    DEVICES_API,
+    NOT_READY_TAINT,
+    POD_GROUP_FINALIZER,
+    SCHEDULING_API,
+    UNREACHABLE_TAINT,
+)
 from phalanx.local.api.context import Context
 from phalanx.local.api.escalation import GUARDED, check_grant
 from phalanx.local.api.limit_ranges import TABLE as LIMIT_RANGES
@@ -30,17 +38,16 @@ from phalanx.model.rules.devices import admin_access
 from phalanx.model.rules.jobset_policies import existing_claim_errors
 
 UNDELETABLE_NAMESPACES = ("default", "kube-system", "kube-public")
-POD_GROUP_FINALIZER = "scheduling.k8s.io/podgroup-protection"
 COMPOSITE_FINALIZER = "scheduling.k8s.io/compositepodgroup-protection"
-GROUP = "scheduling.k8s.io"
 _FINALIZER_OF = {
     "podgroups.scheduling.k8s.io": POD_GROUP_FINALIZER,
     "compositepodgroups.scheduling.k8s.io": COMPOSITE_FINALIZER,
     "persistentvolumes": "kubernetes.io/pv-protection",
     "persistentvolumeclaims": "kubernetes.io/pvc-protection",
 }
-_DEVICES = "resource.k8s.io"
-_WITH_SELECTORS = tuple(f"{name}.{_DEVICES}" for name in ("resourceclaims", "resourceclaimtemplates", "deviceclasses"))
+_WITH_SELECTORS = tuple(
+    f"{name}.{DEVICES_API}" for name in ("resourceclaims", "resourceclaimtemplates", "deviceclasses")
+)
 _JOB_SETS = "jobsets.jobset.x-k8s.io"
 _POD_GROUPS = "podgroups.scheduling.k8s.io"
 _RUNTIME_CLASSES = "runtimeclasses.node.k8s.io"
@@ -65,11 +72,11 @@ _CLASSES = {
         "storageClassName",
         "storageclasses.storage.k8s.io",
         ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"),
-        "volume.beta.kubernetes.io/storage-class",
+        CLASS_ANNOTATION,
     ),
 }
 # How long a pod without an own toleration stays on a node that is not ready or unreachable.
-_DEFAULT_TOLERATIONS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+_DEFAULT_TOLERATIONS = (NOT_READY_TAINT, UNREACHABLE_TAINT)
 _TOLERATION_SECONDS = 300
 
 
@@ -145,7 +152,7 @@ class Admission:
         elif key == _SIGNING_REQUESTS:
             _requested_by(obj, user)
         elif key in _FINALIZER_OF:
-            if kind.group == GROUP:
+            if kind.group == SCHEDULING_API:
                 self.priorities.group(kind, obj)
             _only_controllers(kind, obj, {}, user)
             _protect(obj["metadata"], _FINALIZER_OF[key])

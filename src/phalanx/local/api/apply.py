@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from phalanx.base.errors import BadRequest, Conflict
+from phalanx.base.well_known import LAST_APPLIED
 from phalanx.local.api.fieldset import Fields, difference, intersection, members, owned, path_text, union
 from phalanx.local.api.managed_fields import (
     APPLY,
@@ -30,7 +31,6 @@ BEFORE_FIRST_APPLY = "before-first-apply"
 KUBECTL = "kubectl"
 MOST_ANNOTATION_BYTES = 256 * 1024  # of all annotations of an object
 _encode = msgspec.json.Encoder(order="sorted").encode
-LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 class Applier:

@@ -8,6 +8,7 @@ import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, Invalid
+from phalanx.base.well_known import POD_SCHEDULED
 from phalanx.local.api.change import Changes
 from phalanx.local.api.problems import conflict, not_found
 from phalanx.local.api.request import Answer, Request
@@ -98,7 +99,7 @@ class Bindings:
         for field in ("annotations", "labels"):
             if metadata.get(field):
                 own[field] = {**(own.get(field) or {}), **metadata[field]}
-        set_condition(status, "PodScheduled", "True", rfc3339(self._changes.ctx.clock.now()))
+        set_condition(status, POD_SCHEDULED, "True", rfc3339(self._changes.ctx.clock.now()))
 
 
 def set_condition(status: Json, kind: str, value: str, now: str, reason: str = "", message: str = "") -> None:

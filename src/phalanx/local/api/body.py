@@ -9,11 +9,12 @@ from functools import partial
 from typing import Any
 
 from phalanx.base.errors import BadRequest
+from phalanx.base.well_known import PROTOBUF
 from phalanx.local.api.options import WriteOptions
 from phalanx.local.api.request import Request
 from phalanx.local.api.structural import CustomObject
 from phalanx.local.api.view import api_version
-from phalanx.model.decode import PROTOBUF, as_json, conform, in_order, is_slow, media_type, parse
+from phalanx.model.decode import as_json, conform, in_order, is_slow, media_type, parse
 from phalanx.model.kinds import Json, Kind, Version
 from phalanx.model.schema import Object
 

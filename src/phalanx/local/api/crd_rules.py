@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from phalanx.local.api.structural import EMBEDDED, INT_OR_STRING, LIST_KEYS, LIST_TYPE, PRESERVE, validate
+from phalanx.base.well_known import EMBEDDED_RESOURCE, INT_OR_STRING, LIST_MAP_KEYS, LIST_TYPE, PRESERVE_UNKNOWN_FIELDS
+from phalanx.local.api.structural import validate
 from phalanx.local.api.validation_rules import definition_rule_errors
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, immutable, invalid, not_supported, required
 from phalanx.model.kinds import FieldError, Json
@@ -151,7 +152,7 @@ def structural_errors(schema: Json, path: str, depth: int = 0) -> list[FieldErro
         return [invalid(path, "", f"must not be nested deeper than {_MAX_DEPTH} levels")]
     errors: list[FieldError] = []
     kind = schema.get("type") or ""
-    free = schema.get(INT_OR_STRING) or schema.get(PRESERVE)
+    free = schema.get(INT_OR_STRING) or schema.get(PRESERVE_UNKNOWN_FIELDS)
     if not kind and not free:
         errors.append(required(f"{path}.type", "must not be empty for specified object fields"))
     elif kind and kind not in _TYPES:
@@ -159,7 +160,7 @@ def structural_errors(schema: Json, path: str, depth: int = 0) -> list[FieldErro
     if kind and schema.get(INT_OR_STRING):
         text = "must be empty if x-kubernetes-int-or-string is true"
         errors.append(invalid(f"{path}.type", kind, text))
-    if schema.get(EMBEDDED) and kind != "object":
+    if schema.get(EMBEDDED_RESOURCE) and kind != "object":
         errors.append(invalid(f"{path}.type", kind, "must be object if x-kubernetes-embedded-resource is true"))
     if schema.get("properties") and schema.get("additionalProperties"):
         errors.append(
@@ -209,23 +210,23 @@ def _list_errors(schema: Json, kind: str, path: str) -> list[FieldError]:
         errors.append(not_supported(f"{path}.{LIST_TYPE}", listed, _LIST_TYPES))
     if kind != "array":
         errors.append(invalid(f"{path}.type", kind, f"must be array if {LIST_TYPE} is specified"))
-    keys = schema.get(LIST_KEYS) or []
+    keys = schema.get(LIST_MAP_KEYS) or []
     if listed == "map":
         errors += _map_keys_errors(keys, schema.get("items"), path)
     elif keys:
-        errors.append(forbidden(f"{path}.{LIST_KEYS}", "must be empty if x-kubernetes-list-type is not map"))
+        errors.append(forbidden(f"{path}.{LIST_MAP_KEYS}", "must be empty if x-kubernetes-list-type is not map"))
     return errors
 
 
 def _map_keys_errors(keys: list[Any], items: Any, path: str) -> list[FieldError]:
     if not keys:
-        return [required(f"{path}.{LIST_KEYS}", "must not be empty if x-kubernetes-list-type is map")]
+        return [required(f"{path}.{LIST_MAP_KEYS}", "must not be empty if x-kubernetes-list-type is map")]
     errors: list[FieldError] = []
     item: Json = items if isinstance(items, dict) else {}
     properties, needed = item.get("properties") or {}, item.get("required") or []
     for i, key in enumerate(keys):
         if key not in properties:
-            errors.append(invalid(f"{path}.{LIST_KEYS}[{i}]", key, "entries must all be names of item properties"))
+            errors.append(invalid(f"{path}.{LIST_MAP_KEYS}[{i}]", key, "entries must all be names of item properties"))
         elif key not in needed and "default" not in properties[key]:
             text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be required"
             errors.append(required(f"{path}.items.properties[{key}].default", text))

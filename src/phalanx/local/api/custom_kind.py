@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.base.well_known import LIST_MAP_KEYS, LIST_TYPE, PRESERVE_UNKNOWN_FIELDS
 from phalanx.local.api.structural import custom_object, set_defaults, validate
 from phalanx.local.api.validation_rules import compile_rules, rule_errors
 from phalanx.model import names as name_rules
@@ -86,7 +87,7 @@ def _converter(spec: Json) -> Json | None:
 
 def _schema(version: Json) -> Json:
     found: Any = (version.get("schema") or {}).get("openAPIV3Schema")
-    return found if isinstance(found, dict) else {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    return found if isinstance(found, dict) else {"type": "object", PRESERVE_UNKNOWN_FIELDS: True}
 
 
 def schema_errors(obj: Json, schema: Json) -> list[FieldError]:
@@ -152,9 +153,9 @@ def _as_it_was(path: str, new: Any, old: Any, schema: Any) -> bool:
             new, old = new[field], old[field]
             schema = (known.get("properties") or {}).get(field) or known.get("additionalProperties")
         else:
-            if known.get("x-kubernetes-list-type") != "map":
+            if known.get(LIST_TYPE) != "map":
                 break  # items of a list without keys have no identity: the list is compared as a whole
-            new, old = _copies(new, old, int(index), known.get("x-kubernetes-list-map-keys") or [])
+            new, old = _copies(new, old, int(index), known.get(LIST_MAP_KEYS) or [])
             schema = known.get("items")
     return bool(new == old)
 

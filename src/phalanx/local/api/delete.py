@@ -12,6 +12,7 @@ from msgspec.structs import replace
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
 from phalanx.base.errors import BadRequest, Conflict, NotFound
+from phalanx.base.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER, PROTOBUF
 from phalanx.local.api.change import Changes
 from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.index import Selection
@@ -22,12 +23,10 @@ from phalanx.local.api.rule_matching import Admitted
 from phalanx.local.api.view import api_version, decode, encode, item_of
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
 from phalanx.model.builtin import body_schema
-from phalanx.model.decode import PROTOBUF, conform, media_type, parse
+from phalanx.model.decode import conform, media_type, parse
 from phalanx.model.fieldpath import invalid, not_supported
 from phalanx.model.kinds import FieldError, Json, Kind
 
-FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
 _POLICIES = ("Background", "Foreground", "Orphan")
 MOST_GRACE_SECONDS = (1 << 31) - 1
 # Kinds whose DELETE answers with the object even when it is gone.
@@ -241,7 +240,7 @@ def _set_grace(metadata: Json, grace: int) -> None:
 
 def _usual_propagation(kind: Kind, metadata: Json) -> str:
     """Return the default propagation policy: background, or Orphan for old kinds."""
-    announced = {FOREGROUND, ORPHAN} & set(metadata.get("finalizers") or ())
+    announced = {FOREGROUND_FINALIZER, ORPHAN_FINALIZER} & set(metadata.get("finalizers") or ())
     return "Orphan" if kind.storage_key in _LEAVES_DEPENDENTS and not announced else ""
 
 
@@ -253,11 +252,11 @@ def set_finalizers(metadata: Json, propagation: str) -> None:
     """Set the finalizer that tells the garbage collector how to treat the dependents."""
     if not propagation:
         return
-    kept = [name for name in metadata.get("finalizers") or [] if name not in (FOREGROUND, ORPHAN)]
+    kept = [name for name in metadata.get("finalizers") or [] if name not in (FOREGROUND_FINALIZER, ORPHAN_FINALIZER)]
     if propagation == "Foreground":
-        kept.append(FOREGROUND)
+        kept.append(FOREGROUND_FINALIZER)
     elif propagation == "Orphan":
-        kept.append(ORPHAN)
+        kept.append(ORPHAN_FINALIZER)
     if kept:
         metadata["finalizers"] = kept
     else:

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from phalanx.base.well_known import RBAC_API
 from phalanx.local.api.problems import forbidden
 from phalanx.local.api.request import User
 from phalanx.local.api.rights import (
     CLUSTER_ROLE_BINDINGS,
     CLUSTER_ROLES,
-    GROUP,
     MASTERS,
     ROLE_BINDINGS,
     ROLES,
@@ -34,7 +34,7 @@ def check_grant(rights: Rights, user: User, kind: Kind, new: Json, old: Json | N
         parts = ("rules", "aggregationRule")
         if old is not None and all(new.get(part) == old.get(part) for part in parts):
             return
-        if rights.decide(user, Attributes("escalate", GROUP, kind.plural, "", namespace, name)).allowed:
+        if rights.decide(user, Attributes("escalate", RBAC_API, kind.plural, "", namespace, name)).allowed:
             return
         wanted: Iterable[Json] = new.get("rules") or ()
         if new.get("aggregationRule"):
@@ -47,12 +47,12 @@ def check_grant(rights: Rights, user: User, kind: Kind, new: Json, old: Json | N
             return
         ref: Json = new.get("roleRef") or {}
         plural, role = ("roles" if ref.get("kind") == "Role" else "clusterroles"), str(ref.get("name") or "")
-        if rights.decide(user, Attributes("bind", GROUP, plural, "", namespace, role)).allowed:
+        if rights.decide(user, Attributes("bind", RBAC_API, plural, "", namespace, role)).allowed:
             return
         found = rights.role_rules(ref, namespace)
         if found is None:
             shown = "role" if plural == "roles" else "clusterrole"
-            raise forbidden(kind, name, f'{shown}.{GROUP} "{role}" not found')
+            raise forbidden(kind, name, f'{shown}.{RBAC_API} "{role}" not found')
         wanted = found
     held = rights.rules(user, namespace)
     lacking = [rule for rule in wanted if not all(_held(part, held) for part in _parts(rule))]

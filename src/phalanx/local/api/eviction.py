@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import ApiProblem, BadRequest, Conflict, Forbidden, InternalError, NotFound, TooManyRequests
+from phalanx.base.well_known import DISRUPTION_TARGET
 from phalanx.local.api.binding import set_condition
 from phalanx.local.api.change import Changes
 from phalanx.local.api.delete import DeleteOptions, Deletes, options_from
@@ -182,7 +183,7 @@ class EvictionHandler:
                 now = rfc3339(self._changes.ctx.clock.now())
                 set_condition(
                     pod.setdefault("status", {}),
-                    "DisruptionTarget",
+                    DISRUPTION_TARGET,
                     "True",
                     now,
                     "EvictionByEvictionAPI",

@@ -8,8 +8,8 @@ from typing import Literal
 import msgspec
 
 from phalanx.base.errors import NotAcceptable
+from phalanx.base.well_known import PROTOBUF
 
-PROTOBUF = "application/vnd.kubernetes.protobuf"
 Shape = Literal["object", "table", "metadata"]
 
 

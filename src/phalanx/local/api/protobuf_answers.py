@@ -14,7 +14,8 @@ from contextlib import aclosing
 import msgspec
 
 from phalanx.base.errors import NotAcceptable
-from phalanx.local.api.negotiate import PROTOBUF, Shape
+from phalanx.base.well_known import PROTOBUF
+from phalanx.local.api.negotiate import Shape
 from phalanx.local.api.request import Answer, Request
 from phalanx.local.api.view import Json, decode, in_protobuf
 from phalanx.model import tables

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from phalanx.base.errors import Forbidden
+from phalanx.base.well_known import PREFERRED_AFFINITY, REQUIRED_AFFINITY
 from phalanx.local.api.context import Context
 from phalanx.local.api.problems import forbidden
 from phalanx.local.api.view import decode
@@ -330,8 +331,8 @@ def _pod_charge(pod: Json, found: Amounts) -> QuotaCharge:
 def _looks_across(affinity: Json) -> bool:
     for kind in ("podAffinity", "podAntiAffinity"):
         rules = affinity.get(kind) or {}
-        terms = [*(rules.get("requiredDuringSchedulingIgnoredDuringExecution") or ())]
-        for weighed in rules.get("preferredDuringSchedulingIgnoredDuringExecution") or ():
+        terms = [*(rules.get(REQUIRED_AFFINITY) or ())]
+        for weighed in rules.get(PREFERRED_AFFINITY) or ():
             terms.append(weighed.get("podAffinityTerm") or {})
         if any(term.get("namespaces") or term.get("namespaceSelector") is not None for term in terms):
             return True

@@ -12,17 +12,17 @@ from typing import Any, NamedTuple
 import msgspec
 
 from phalanx.base.access import Right
+from phalanx.base.well_known import RBAC_API
 from phalanx.local.api.request import Request, User
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import Entry, StoreProtocol
 from phalanx.model.kinds import Json
 from phalanx.model.selectors import BadSelector, from_selector, parse_fields
 
-GROUP = "rbac.authorization.k8s.io"
-ROLES = f"roles.{GROUP}"
-CLUSTER_ROLES = f"clusterroles.{GROUP}"
-ROLE_BINDINGS = f"rolebindings.{GROUP}"
-CLUSTER_ROLE_BINDINGS = f"clusterrolebindings.{GROUP}"
+ROLES = f"roles.{RBAC_API}"
+CLUSTER_ROLES = f"clusterroles.{RBAC_API}"
+ROLE_BINDINGS = f"rolebindings.{RBAC_API}"
+CLUSTER_ROLE_BINDINGS = f"clusterrolebindings.{RBAC_API}"
 _TABLES = (CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS, ROLES, ROLE_BINDINGS)
 MASTERS = "system:masters"  # may do everything, whatever roles are bound
 Subject = tuple[str, str]  # ("User" | "Group", name)
@@ -161,7 +161,7 @@ class Rights(msgspec.Struct):
             shown = f"{namespace}/{name}" if namespace else name
             for number, subject in enumerate(_subjects_of(binding, namespace)):
                 if rules is None:
-                    text = f'{str(ref.get("kind")).lower()}.{GROUP} "{ref.get("name")}" not found'
+                    text = f'{str(ref.get("kind")).lower()}.{RBAC_API} "{ref.get("name")}" not found'
                     missing.setdefault(subject, []).append(text)
                     continue
                 about = (binding["subjects"][number].get("kind"), binding["subjects"][number].get("name"))

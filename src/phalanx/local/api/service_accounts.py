@@ -8,6 +8,7 @@ from __future__ import annotations
 import zlib
 
 from phalanx.base.ids import SAFE_ALPHABET
+from phalanx.base.well_known import SERVICE_TOKEN_PREFIX
 from phalanx.local.api.problems import forbidden
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import StoreProtocol
@@ -15,7 +16,6 @@ from phalanx.model.kinds import Json, Kind
 
 DEFAULT = "default"
 MOUNT_PATH = "/var/run/secrets/kubernetes.io/serviceaccount"
-PREFIX = "kube-api-access-"
 TABLE = "serviceaccounts"
 _MIRROR = "kubernetes.io/config.mirror"
 _TOKEN_SECONDS = 3607  # one hour and 7 seconds: clusters recognise these tokens by the 7 seconds
@@ -33,7 +33,7 @@ class _Account:
         self.mount = obj.get("automountServiceAccountToken") is not False
         self.pull_secrets = [{"name": secret.get("name", "")} for secret in obj.get("imagePullSecrets") or ()]
         # The same name for all pods of an account, not a random one for each: equal pods stay equal.
-        self.volume = PREFIX + _suffix(f"{namespace}/{name}")
+        self.volume = SERVICE_TOKEN_PREFIX + _suffix(f"{namespace}/{name}")
 
 
 class ServiceAccounts:
@@ -82,7 +82,7 @@ class ServiceAccounts:
 
 def _mount(spec: Json, volume: str) -> None:
     volumes: list[Json] = spec.get("volumes") or []
-    own = next((name for entry in volumes if str(name := entry.get("name")).startswith(PREFIX)), None)
+    own = next((name for entry in volumes if str(name := entry.get("name")).startswith(SERVICE_TOKEN_PREFIX)), None)
     wanted = False
     for containers in (spec.get("initContainers"), spec.get("containers")):
         for container in containers or ():

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.base.well_known import EMBEDDED_RESOURCE, INT_OR_STRING, LIST_MAP_KEYS, LIST_TYPE, PRESERVE_UNKNOWN_FIELDS
 from phalanx.model import tables
 from phalanx.model.decode import conform
 from phalanx.model.fieldpath import child, duplicate, invalid, not_supported, required, shown, too_long, too_many
@@ -17,12 +18,7 @@ from phalanx.model.kinds import FieldError, Json, clone
 from phalanx.model.pattern import compiled
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
-PRESERVE = "x-kubernetes-preserve-unknown-fields"
-INT_OR_STRING = "x-kubernetes-int-or-string"
-EMBEDDED = "x-kubernetes-embedded-resource"
-LIST_TYPE = "x-kubernetes-list-type"
 MAP_TYPE = "x-kubernetes-map-type"
-LIST_KEYS = "x-kubernetes-list-map-keys"
 _HEAD = ("apiVersion", "kind", "metadata")
 
 
@@ -82,7 +78,7 @@ def prune(value: Any, schema: Json, path: str, unknown: list[str], *, root: bool
         return
     properties = schema.get("properties") or {}
     extra = schema.get("additionalProperties")
-    embedded = root or schema.get(EMBEDDED)
+    embedded = root or schema.get(EMBEDDED_RESOURCE)
     for name in list(value):
         at = child(path, name)
         if embedded and name in _HEAD:
@@ -93,7 +89,7 @@ def prune(value: Any, schema: Json, path: str, unknown: list[str], *, root: bool
             prune(value[name], properties[name], at, unknown)
         elif isinstance(extra, dict):
             prune(value[name], extra, at, unknown)
-        elif extra is True or schema.get(PRESERVE):
+        elif extra is True or schema.get(PRESERVE_UNKNOWN_FIELDS):
             continue
         else:
             del value[name]
@@ -152,7 +148,7 @@ def validate(value: Any, schema: Json, path: str) -> list[FieldError]:
         return errors
     if problem := _wrong_type(value, schema, path):
         return [problem]
-    if schema.get(EMBEDDED) and isinstance(value, dict):
+    if schema.get(EMBEDDED_RESOURCE) and isinstance(value, dict):
         errors += [required(child(path, name), "must not be empty") for name in _HEAD[:2] if not value.get(name)]
     if schema.get("enum") and value not in schema["enum"]:
         errors.append(not_supported(path, value, [_enum_text(item) for item in schema["enum"]]))
@@ -258,7 +254,7 @@ def _list(value: list[Any], schema: Json, path: str) -> list[FieldError]:
         errors.append(too_many(path, len(value), most))
     if least is not None and len(value) < least:
         errors.append(invalid(path, len(value), f"{path} in body should have at least {least} items"))
-    keys = schema.get(LIST_KEYS) if schema.get(LIST_TYPE) == "map" else None
+    keys = schema.get(LIST_MAP_KEYS) if schema.get(LIST_TYPE) == "map" else None
     if keys or schema.get(LIST_TYPE) == "set":
         seen: set[str] = set()
         for i, item in enumerate(value):
@@ -343,7 +339,7 @@ def _type(schema: Json, name: str) -> Type:
         item = _type(schema["items"], name)
         listed = schema.get(LIST_TYPE) or "atomic"
         if listed == "map":
-            return ListOf(item, "map", tuple(schema.get(LIST_KEYS) or ()))
+            return ListOf(item, "map", tuple(schema.get(LIST_MAP_KEYS) or ()))
         return ListOf(item, "set" if listed == "set" else "atomic")
     if kind == "object":
         atomic = schema.get(MAP_TYPE) == "atomic"
@@ -359,7 +355,7 @@ def _type(schema: Json, name: str) -> Type:
             return Object(name, fields, doc=str(schema.get("description") or ""), atomic=atomic)
         if isinstance(schema.get("additionalProperties"), dict):
             return MapOf(_type(schema["additionalProperties"], name), atomic)
-        return MapOf(Scalar("json"), atomic) if schema.get(PRESERVE) else Object(name, atomic=atomic)
+        return MapOf(Scalar("json"), atomic) if schema.get(PRESERVE_UNKNOWN_FIELDS) else Object(name, atomic=atomic)
     if kind == "integer":
         return Scalar("int32" if schema.get("format") == "int32" else "int64")
     if kind in _SCALARS:

@@ -14,6 +14,7 @@ import msgspec
 
 from phalanx.base.clock import rfc3339
 from phalanx.base.errors import BadRequest, Invalid, NotFound
+from phalanx.base.well_known import PROTOBUF
 from phalanx.local.api.binding import Bindings
 from phalanx.local.api.change import Changes
 from phalanx.local.api.delete import Deletes
@@ -30,7 +31,7 @@ from phalanx.local.api.writable import released
 from phalanx.local.store.contract import Entry, RevisionMismatch
 from phalanx.model.annotation_values import natural
 from phalanx.model.builtin import body_schema
-from phalanx.model.decode import PROTOBUF, conform, media_type, parse
+from phalanx.model.decode import conform, media_type, parse
 from phalanx.model.fieldpath import invalid as invalid_value
 from phalanx.model.kinds import SUBRESOURCE_KINDS, Json, Kind
 from phalanx.model.names import MAX_PORT

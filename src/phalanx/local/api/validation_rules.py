@@ -12,12 +12,13 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from phalanx.base.well_known import EMBEDDED_RESOURCE, LIST_MAP_KEYS, LIST_TYPE
 from phalanx.cel import types as t
 from phalanx.cel.declarations import Functions
 from phalanx.cel.environment import FOR_NEW, KUBERNETES, Environment
 from phalanx.cel.estimate import MOST, estimate
 from phalanx.cel.program import Program
-from phalanx.cel.schemas import EMBEDDED, LIST_KEYS, LIST_TYPE, SchemaTypes, value_of
+from phalanx.cel.schemas import SchemaTypes, value_of
 from phalanx.cel.sizes import Sized, size_of_schema
 from phalanx.cel.syntax import CompileError
 from phalanx.cel.validators import mentions
@@ -81,7 +82,7 @@ def compile_rules(schema: Json) -> RuleNode | None:
 
 def _node(schema: Json, rules: Any, name: str, types: SchemaTypes, root: bool = False) -> RuleNode | None:
     node = RuleNode(schema)
-    own = types.type_of(schema, name, root or bool(schema.get(EMBEDDED)))
+    own = types.type_of(schema, name, root or bool(schema.get(EMBEDDED_RESOURCE)))
     if rules and own is not None:
         node.rules = [_rule(rule, own, types) for rule in rules if isinstance(rule, dict)]
     for key, part in (schema.get("properties") or {}).items():
@@ -228,7 +229,7 @@ def _below(node: RuleNode, path: str, pair: _Pair) -> Iterator[tuple[RuleNode, s
                 known = before.get(key)
                 yield part, where, _Pair(value, known, key in before and known == value)
     elif isinstance(new, list) and node.items is not None:
-        keys = node.schema.get(LIST_KEYS) or ()
+        keys = node.schema.get(LIST_MAP_KEYS) or ()
         correlated = node.schema.get(LIST_TYPE) == "map" and isinstance(old, list)
         for i, value in enumerate(new):
             known = _matching_old_item(value, old, keys) if correlated else None
@@ -349,7 +350,7 @@ class _Definition:
         rules = schema.get(RULES) or ()
         form = [error for i, rule in enumerate(rules) for error in _form_errors(rule, schema, f"{path}.{RULES}[{i}]")]
         yield from form
-        is_root = root or bool(schema.get(EMBEDDED))
+        is_root = root or bool(schema.get(EMBEDDED_RESOURCE))
         own = self.types.type_of(schema, name, is_root) if rules else None
         sized = size_of_schema(schema, is_root) if rules else None
         if not form and own is not None:

@@ -11,10 +11,11 @@ from msgspec.structs import replace
 
 from phalanx.base.clock import Clock
 from phalanx.base.errors import ApiProblem, Expired
+from phalanx.base.well_known import PROTOBUF
 from phalanx.local.api.context import Context
 from phalanx.local.api.conversion import Shared
 from phalanx.local.api.index import Selection
-from phalanx.local.api.negotiate import PROTOBUF, Form, negotiate
+from phalanx.local.api.negotiate import Form, negotiate
 from phalanx.local.api.options import invalid_options
 from phalanx.local.api.protobuf_answers import frame, frames
 from phalanx.local.api.read import MATCH, NOT_OLDER, check_not_newer, parse_number, parse_revision, pieces_of, too_old

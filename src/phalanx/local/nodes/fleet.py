@@ -22,6 +22,7 @@ from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, ApiProblem
 from phalanx.base.resources import NODES
 from phalanx.base.retry import delay, verdict
+from phalanx.base.well_known import INSTANCE_TYPE
 from phalanx.local.nodes.devices import SimulatedDriver
 from phalanx.local.nodes.topology import Topology, usual_topology
 from phalanx.model.groups.keys import HOSTNAME
@@ -71,7 +72,7 @@ def node_labels(name: str, topology: Topology, index: int, count: int) -> dict[s
         HOSTNAME: name,
         "kubernetes.io/arch": "amd64",
         "kubernetes.io/os": "linux",
-        "node.kubernetes.io/instance-type": topology.instance_type,
+        INSTANCE_TYPE: topology.instance_type,
         SIMULATED: "true",
         **topology.labels(index, count),
         **topology.gpu_labels,

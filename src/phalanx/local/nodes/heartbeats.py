@@ -17,10 +17,10 @@ from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.base.resources import LEASES
+from phalanx.base.well_known import NODE_LEASE_NAMESPACE
 from phalanx.local.nodes.kubelet import MANAGER
 from phalanx.local.nodes.pod_runs import SimulatedNode
 
-NAMESPACE = "kube-node-lease"
 SHORTEST_INTERVAL = 10.0
 WRITES_PER_SECOND = 200
 AT_ONCE = 256  # concurrent renewals: on a slow disk a write can take a second
@@ -82,9 +82,11 @@ class Heartbeats:
         }
         try:
             try:
-                await self._client.patch(LEASES, node.name, _encode({"spec": spec}), NAMESPACE, field_manager=MANAGER)
+                await self._client.patch(
+                    LEASES, node.name, _encode({"spec": spec}), NODE_LEASE_NAMESPACE, field_manager=MANAGER
+                )
             except NotFound:
-                await self._client.create(LEASES, self._lease(node, spec), NAMESPACE, field_manager=MANAGER)
+                await self._client.create(LEASES, self._lease(node, spec), NODE_LEASE_NAMESPACE, field_manager=MANAGER)
         except (NotFound, AlreadyExists):
             return
         except ApiProblem as problem:
@@ -95,6 +97,6 @@ class Heartbeats:
         return {
             "apiVersion": LEASES.api_version,
             "kind": LEASES.kind,
-            "metadata": {"name": node.name, "namespace": NAMESPACE, "ownerReferences": [owner]},
+            "metadata": {"name": node.name, "namespace": NODE_LEASE_NAMESPACE, "ownerReferences": [owner]},
             "spec": spec,
         }

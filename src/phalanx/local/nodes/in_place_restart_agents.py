@@ -16,14 +16,13 @@ import msgspec
 from phalanx.base.client import Client
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.resources import JOB_SETS, PODS
+from phalanx.base.well_known import IN_PLACE_RESTART_ATTEMPT, JOB_SET_NAME
 from phalanx.local.nodes.pod_runs import PodName
 from phalanx.local.nodes.views import KubeletContainer, KubeletPod
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 from phalanx.model.objects.meta import Struct
 
-ATTEMPT = "jobset.sigs.k8s.io/in-place-restart-attempt"
 DISABLED = "jobset.sigs.k8s.io/disable-in-place-restart"  # annotation of a JobSet: agents let their workers run
-OF_SET = "jobset.sigs.k8s.io/jobset-name"  # annotation of a pod
 EXIT_CODE = "IN_PLACE_RESTART_EXIT_CODE"
 USUAL_EXIT_CODE = 1
 MANAGER = "in-place-restart-agent"
@@ -121,7 +120,7 @@ class InPlaceRestartAgents:
             self._wake(place)
 
     def of(self, place: PodName, pod: KubeletPod, body: bytes) -> Agent | None:
-        if OF_SET not in pod.metadata.annotations:
+        if JOB_SET_NAME not in pod.metadata.annotations:
             return None
         if place not in self._agents:
             agent = self._agents[place] = _agent(place, pod, body)
@@ -159,7 +158,7 @@ class InPlaceRestartAgents:
         return False
 
     async def _announce(self, agent: Agent, attempt: int) -> None:
-        metadata = {"uid": agent.uid, "annotations": {ATTEMPT: str(attempt)}}
+        metadata = {"uid": agent.uid, "annotations": {IN_PLACE_RESTART_ATTEMPT: str(attempt)}}
         namespace, name = agent.place
         await self._client.patch(PODS, name, {"metadata": metadata}, namespace, field_manager=MANAGER)
 
@@ -170,10 +169,10 @@ def _agent(place: PodName, pod: KubeletPod, body: bytes) -> Agent | None:
         environment = {variable.name: variable.value for variable in container.env or ()}
         if not {"JOBSET_NAME", "POD_NAME"} <= environment.keys():
             continue
-        jobset = (place[0], pod.metadata.annotations[OF_SET])
+        jobset = (place[0], pod.metadata.annotations[JOB_SET_NAME])
         code = _whole(environment.get(EXIT_CODE), 255, USUAL_EXIT_CODE)
         agent = Agent(place, pod.metadata.uid, jobset, container.name, code)
-        written = _whole(pod.metadata.annotations.get(ATTEMPT), MAX_INT32, -1)
+        written = _whole(pod.metadata.annotations.get(IN_PLACE_RESTART_ATTEMPT), MAX_INT32, -1)
         if written >= 0:  # by the agent, before this process was restarted
             agent.run, agent.attempt, agent.lifted = pod.restarts, written, pod.ready
         return agent

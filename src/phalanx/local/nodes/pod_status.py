@@ -16,6 +16,7 @@ from phalanx.base import resources as r
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import ApiProblem
+from phalanx.base.well_known import POD_SCHEDULED
 from phalanx.local.nodes.references import Need
 from phalanx.local.nodes.views import EVENTS, KubeletPod
 from phalanx.model.kinds import Json
@@ -163,9 +164,9 @@ def _waiting(pod: KubeletPod, container: Container, why: Mapping[str, tuple[str,
 
 def _started_conditions(pod: KubeletPod, now: str, readiness: list[Json]) -> list[Json]:
     """Return the conditions of a pod that is initialized on its node, together with `readiness`."""
-    known = any(c.type == "PodScheduled" and c.status == "True" for c in pod.status.conditions or ())
+    known = any(c.type == POD_SCHEDULED and c.status == "True" for c in pod.status.conditions or ())
     # Keep the condition that the binding wrote: it has no observedGeneration.
-    scheduled = {"type": "PodScheduled", "status": "True"} if known else _condition("PodScheduled", True, now)
+    scheduled = {"type": POD_SCHEDULED, "status": "True"} if known else _condition(POD_SCHEDULED, True, now)
     begun = [_condition("PodReadyToStartContainers", True, now), _condition("Initialized", True, now)]
     return [*begun, *readiness, scheduled]
 

@@ -12,12 +12,12 @@ from math import ceil
 import msgspec
 
 from phalanx.base.errors import ConfigProblem
+from phalanx.base.well_known import GPU
 from phalanx.model.groups.keys import REGION, ZONE
 from phalanx.model.quantity import BadQuantity, parse
 
 BLOCK = "topology.phalanx.dev/block"
 RACK = "topology.phalanx.dev/rack"
-GPU = "nvidia.com/gpu"
 
 # Labels that describe the GPUs; `gpu.memory` is in MiB.
 GPU_LABELS = {

@@ -23,9 +23,6 @@ class Marked(NamedTuple):
     store: str  # identity of the store it belongs to; "" in marks of format 1
 
 
-NOTHING = Marked(0, 0, "")
-
-
 class UnreadableMark(Exception):
     """The file exists but is not a valid mark."""
 

@@ -8,8 +8,9 @@ from typing import Any
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists
 from phalanx.base.resources import CONFIG_MAPS, NAMESPACES, PRIORITY_CLASSES
+from phalanx.base.well_known import NODE_LEASE_NAMESPACE
 
-SYSTEM_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
+SYSTEM_NAMESPACES = ("default", NODE_LEASE_NAMESPACE, "kube-public", "kube-system")
 SYSTEM_PRIORITIES = {
     "system-cluster-critical": (
         2_000_000_000,

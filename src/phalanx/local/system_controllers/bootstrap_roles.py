@@ -11,14 +11,14 @@ import asyncio
 from importlib import resources
 
 from phalanx.base.client import Client, Resource
+from phalanx.base.well_known import RBAC_API
 from phalanx.local.system_controllers.bootstrap import ensure
 from phalanx.model.kinds import Json
 
-_GROUP = "rbac.authorization.k8s.io"
-CLUSTER_ROLES = Resource(_GROUP, "v1", "clusterroles", "ClusterRole", namespaced=False)
-CLUSTER_ROLE_BINDINGS = Resource(_GROUP, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
-ROLES = Resource(_GROUP, "v1", "roles", "Role")
-ROLE_BINDINGS = Resource(_GROUP, "v1", "rolebindings", "RoleBinding")
+CLUSTER_ROLES = Resource(RBAC_API, "v1", "clusterroles", "ClusterRole", namespaced=False)
+CLUSTER_ROLE_BINDINGS = Resource(RBAC_API, "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False)
+ROLES = Resource(RBAC_API, "v1", "roles", "Role")
+ROLE_BINDINGS = Resource(RBAC_API, "v1", "rolebindings", "RoleBinding")
 _CONTROLLER = "system:controller:"
 _BOOTSTRAPPING = {"kubernetes.io/bootstrapping": "rbac-defaults"}
 _AGGREGATE = "rbac.authorization.k8s.io/aggregate-to-"
@@ -95,7 +95,7 @@ def _roles() -> dict[str, Json]:
         _rule("", ["serviceaccounts"], ["impersonate"]),
     ]
     admin = [
-        _rule(_GROUP, ["rolebindings", "roles"], [*_READ, *_WRITE]),
+        _rule(RBAC_API, ["rolebindings", "roles"], [*_READ, *_WRITE]),
         _rule("authorization.k8s.io", ["localsubjectaccessreviews"], ["create"]),
     ]
     discovery = ["/api", "/api/*", "/apis", "/apis/*", "/openapi", "/openapi/*", "/version", "/version/", "/"]
@@ -139,7 +139,7 @@ async def bootstrap_roles(client: Client) -> None:
     wanted: list[tuple[Resource, Json]] = []
     for name, role in _roles().items():
         metadata = {"name": name, "labels": {**_BOOTSTRAPPING, **role.get("labels", {})}}
-        body: Json = {"apiVersion": f"{_GROUP}/v1", "kind": "ClusterRole", "metadata": metadata}
+        body: Json = {"apiVersion": f"{RBAC_API}/v1", "kind": "ClusterRole", "metadata": metadata}
         if "selects" in role:
             selector = {"matchLabels": {f"{_AGGREGATE}{role['selects']}": "true"}}
             body["aggregationRule"] = {"clusterRoleSelectors": [selector]}
@@ -204,7 +204,7 @@ def _object(kind: str, namespace: str, name: str) -> Json:
     metadata: Json = {"name": name, "labels": dict(_BOOTSTRAPPING)}
     if namespace:
         metadata["namespace"] = namespace
-    return {"apiVersion": f"{_GROUP}/v1", "kind": kind, "metadata": metadata}
+    return {"apiVersion": f"{RBAC_API}/v1", "kind": kind, "metadata": metadata}
 
 
 def _binding(namespace: str, name: str, kind: str, role: str, subjects: list[str]) -> Json:
@@ -219,6 +219,6 @@ def _binding(namespace: str, name: str, kind: str, role: str, subjects: list[str
             home, _, account = who.partition("/")
             found.append({"kind": subject, "namespace": home, "name": account})
         else:
-            found.append({"apiGroup": _GROUP, "kind": subject, "name": who})
+            found.append({"apiGroup": RBAC_API, "kind": subject, "name": who})
     body = _object("RoleBinding" if namespace else "ClusterRoleBinding", namespace, name)
-    return {**body, "roleRef": {"apiGroup": _GROUP, "kind": kind, "name": role}, "subjects": found}
+    return {**body, "roleRef": {"apiGroup": RBAC_API, "kind": kind, "name": role}, "subjects": found}

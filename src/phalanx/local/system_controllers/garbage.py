@@ -16,10 +16,9 @@ import msgspec
 
 from phalanx.base.client import Client, Propagation
 from phalanx.base.errors import Conflict, NotFound
+from phalanx.base.well_known import FOREGROUND_FINALIZER, ORPHAN_FINALIZER
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.metadata_feed import (
-    FOREGROUND,
-    ORPHAN,
     MetadataBody,
     MetadataFeed,
     MetadataItem,
@@ -150,9 +149,9 @@ class GarbageCollector:
         if item is None:
             return
         if item.meta.deleting:
-            if item.meta.has(ORPHAN):
+            if item.meta.has(ORPHAN_FINALIZER):
                 await self._orphan_dependents(item)
-            elif item.meta.has(FOREGROUND):
+            elif item.meta.has(FOREGROUND_FINALIZER):
                 await self._delete_dependents_first(item)
         elif item.meta.owners and not self._all_exist(item):
             await self._collect(item)
@@ -217,9 +216,9 @@ class GarbageCollector:
             if any(self._waits(dependent) for dependent in self._dependents[live.uid]):
                 # A cycle of objects that wait for each other: unblock this one, so that it is deleted first.
                 await self._unblock_owners(item.kind, live)
-        elif live.has(ORPHAN):
+        elif live.has(ORPHAN_FINALIZER):
             policy = "Orphan"
-        elif live.has(FOREGROUND):
+        elif live.has(FOREGROUND_FINALIZER):
             policy = "Foreground"
         await self._delete(item.kind, live, policy)
 
@@ -235,7 +234,7 @@ class GarbageCollector:
             if found and any(o.uid == uid and o.block_owner_deletion for o in found.meta.owners):
                 blocking.append(found)
         if not blocking:
-            await self._drop_finalizer(item, FOREGROUND)
+            await self._drop_finalizer(item, FOREGROUND_FINALIZER)
         for dependent_item in blocking:
             if not dependent_item.meta.deleting:
                 self._work.add(dependent_item.meta.uid)
@@ -244,7 +243,7 @@ class GarbageCollector:
         uids = list(self._dependents.get(item.meta.uid, ()))
         for start in range(0, len(uids), AT_ONCE):
             await asyncio.gather(*(self._drop_owner(uid, item.meta.uid) for uid in uids[start : start + AT_ONCE]))
-        await self._drop_finalizer(item, ORPHAN)
+        await self._drop_finalizer(item, ORPHAN_FINALIZER)
 
     async def _drop_owner(self, dependent: str, owner: str) -> None:
         item = self._feed.items.get(dependent)

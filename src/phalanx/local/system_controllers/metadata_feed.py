@@ -18,12 +18,10 @@ from msgspec.structs import force_setattr
 from phalanx.base.client import Client
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import cause_of_end, end, run_contained
+from phalanx.base.well_known import FOREGROUND_FINALIZER, POD_GROUP_FINALIZER
 from phalanx.model.kinds import Kind, Registry
 
-FOREGROUND = "foregroundDeletion"
-ORPHAN = "orphan"
 # A PodGroup in deletion waits for its pods, like an owner in foreground deletion.
-GROUP_PROTECTION = "scheduling.k8s.io/podgroup-protection"
 LEFT_OUT = frozenset({"events"})
 
 
@@ -57,7 +55,7 @@ class ObjectMetadata(msgspec.Struct, rename="camel", frozen=True, gc=False):
 
     @property
     def waits_for_dependents(self) -> bool:
-        return self.deleting and (self.has(FOREGROUND) or self.has(GROUP_PROTECTION))
+        return self.deleting and (self.has(FOREGROUND_FINALIZER) or self.has(POD_GROUP_FINALIZER))
 
 
 class MetadataBody(msgspec.Struct, frozen=True, gc=False):

@@ -14,6 +14,7 @@ from msgspec.structs import force_setattr
 
 from phalanx.base.client import Client
 from phalanx.base.errors import NotFound
+from phalanx.base.well_known import POD_GROUP_FINALIZER
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.metadata_feed import MetadataBody, MetadataFeed, MetadataItem, ObjectMetadata
 from phalanx.model.groups.keys import AFTER_GROUP
@@ -23,7 +24,7 @@ PODS = "pods"
 POD_GROUPS = "podgroups.scheduling.k8s.io"
 COMPOSITES = "compositepodgroups.scheduling.k8s.io"
 FINALIZERS = {
-    POD_GROUPS: "scheduling.k8s.io/podgroup-protection",
+    POD_GROUPS: POD_GROUP_FINALIZER,
     COMPOSITES: "scheduling.k8s.io/compositepodgroup-protection",
 }
 FINISHED = ("Succeeded", "Failed")

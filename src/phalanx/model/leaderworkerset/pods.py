@@ -7,6 +7,7 @@ nothing.
 
 from __future__ import annotations
 
+from phalanx.base.well_known import REQUIRED_AFFINITY
 from phalanx.model.annotation_values import MAX_INT32, BadValue, whole_number
 from phalanx.model.kinds import Json
 from phalanx.model.leaderworkerset.names import (
@@ -127,7 +128,7 @@ def _exclusive(pod: Json, topology: str, key: str) -> None:
 
 
 def _term(rules: Json, expressions: list[Json], topology: str) -> None:
-    terms = rules.setdefault("requiredDuringSchedulingIgnoredDuringExecution", [])
+    terms = rules.setdefault(REQUIRED_AFFINITY, [])
     term = {"labelSelector": {"matchExpressions": expressions}, "topologyKey": topology}
     if term not in terms:
         terms.append(term)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.base.well_known import POD_SCHEDULED, PREFERRED_AFFINITY, REQUIRED_AFFINITY
 from phalanx.model.objects.meta import LabelSelector, ObjectMeta, Struct
 
 # Quantities stay text here ("500m"); model.quantity turns them into exact integers once, where they are used.
@@ -65,10 +66,8 @@ class PreferredSchedulingTerm(Struct, frozen=True):
 
 
 class NodeAffinity(Struct, frozen=True):
-    required: NodeSelector | None = msgspec.field(default=None, name="requiredDuringSchedulingIgnoredDuringExecution")
-    preferred: list[PreferredSchedulingTerm] | None = msgspec.field(
-        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
-    )
+    required: NodeSelector | None = msgspec.field(default=None, name=REQUIRED_AFFINITY)
+    preferred: list[PreferredSchedulingTerm] | None = msgspec.field(default=None, name=PREFERRED_AFFINITY)
 
 
 class PodAffinityTerm(Struct, frozen=True):
@@ -88,12 +87,8 @@ class WeightedPodAffinityTerm(Struct, frozen=True):
 class PodAffinity(Struct, frozen=True):
     """Also PodAntiAffinity: same shape."""
 
-    required: list[PodAffinityTerm] | None = msgspec.field(
-        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
-    )
-    preferred: list[WeightedPodAffinityTerm] | None = msgspec.field(
-        default=None, name="preferredDuringSchedulingIgnoredDuringExecution"
-    )
+    required: list[PodAffinityTerm] | None = msgspec.field(default=None, name=REQUIRED_AFFINITY)
+    preferred: list[WeightedPodAffinityTerm] | None = msgspec.field(default=None, name=PREFERRED_AFFINITY)
 
 
 class Affinity(Struct, frozen=True):
@@ -275,5 +270,5 @@ def not_ready_since(pod: Pod) -> str | None:
 
 def bound_since(pod: Pod) -> str | None:
     """Return when the pod was bound, as the API server wrote it."""
-    found = (c for c in pod.status.conditions or () if c.type == "PodScheduled" and c.status == "True")
+    found = (c for c in pod.status.conditions or () if c.type == POD_SCHEDULED and c.status == "True")
     return next((c.last_transition_time for c in found), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.base.well_known import POD_SCHEDULED
 from phalanx.model.kinds import Column, Json
 from phalanx.model.printing.cells import AGE, NAME, NONE, column, condition, holds, human, meta, spec, status, text
 
@@ -32,7 +33,7 @@ class Summary:
         self.restarts = 0
         self.last_restart = 0.0
         self.reason = found.get("reason") or found.get("phase") or ""
-        if (condition(obj, "PodScheduled") or {}).get("reason") == "SchedulingGated":
+        if (condition(obj, POD_SCHEDULED) or {}).get("reason") == "SchedulingGated":
             self.reason = "SchedulingGated"
         initializing = self._look_at_init(obj)
         if not initializing or holds(obj, "Initialized"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from phalanx.base.well_known import JOB_NAME
 from phalanx.model import cron, names
 from phalanx.model.fieldpath import all_invalid, forbidden, invalid, not_supported, required, too_long
 from phalanx.model.gates import Gates
@@ -15,7 +16,7 @@ from phalanx.model.rules.assembly import OwnRules, frozen, not_negative, status_
 from phalanx.model.rules.declared import declared_errors, same
 from phalanx.model.selectors import from_selector
 
-_UID, _NAME = "batch.kubernetes.io/controller-uid", "batch.kubernetes.io/job-name"
+_UID, _NAME = "batch.kubernetes.io/controller-uid", JOB_NAME
 _LEGACY_UID, _LEGACY_NAME = "controller-uid", "job-name"
 _MAX_INDEXED_PARALLELISM = 100_000
 _VARIANT = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.base.well_known import PREFERRED_AFFINITY, REQUIRED_AFFINITY
 from phalanx.model import names
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required
 from phalanx.model.kinds import FieldError, Json
@@ -9,14 +10,12 @@ from phalanx.model.rules.meta import label_errors
 from phalanx.model.selectors import integer
 
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def places_exclusively(affinity: Json, topology: str) -> bool:
     """Return True if a pod has its own affinity and anti-affinity terms for this topology."""
     return all(
-        any(term.get("topologyKey") == topology for term in (affinity.get(field) or {}).get(_REQUIRED) or ())
+        any(term.get("topologyKey") == topology for term in (affinity.get(field) or {}).get(REQUIRED_AFFINITY) or ())
         for field in ("podAffinity", "podAntiAffinity")
     )
 
@@ -167,10 +166,10 @@ def _label_keys(keys: list[str] | None, selector: Json | None, path: str) -> lis
 
 def _pod_affinity(affinity: Json, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
-    for index, term in enumerate(affinity.get(_REQUIRED) or ()):
-        errors += _pod_term(term, f"{path}.{_REQUIRED}[{index}]")
-    for index, weighted in enumerate(affinity.get(_PREFERRED) or ()):
-        at = f"{path}.{_PREFERRED}[{index}]"
+    for index, term in enumerate(affinity.get(REQUIRED_AFFINITY) or ()):
+        errors += _pod_term(term, f"{path}.{REQUIRED_AFFINITY}[{index}]")
+    for index, weighted in enumerate(affinity.get(PREFERRED_AFFINITY) or ()):
+        at = f"{path}.{PREFERRED_AFFINITY}[{index}]"
         errors += _weight(weighted, at)
         errors += _pod_term(weighted.get("podAffinityTerm") or {}, f"{at}.podAffinityTerm")
     return errors
@@ -184,10 +183,10 @@ def _weight(weighted: Json, at: str) -> list[FieldError]:
 def affinity(found: Json, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     if node := found.get("nodeAffinity"):
-        if node.get(_REQUIRED) is not None:
-            errors += node_selector(node[_REQUIRED], f"{path}.nodeAffinity.{_REQUIRED}")
-        for index, weighted in enumerate(node.get(_PREFERRED) or ()):
-            at = f"{path}.nodeAffinity.{_PREFERRED}[{index}]"
+        if node.get(REQUIRED_AFFINITY) is not None:
+            errors += node_selector(node[REQUIRED_AFFINITY], f"{path}.nodeAffinity.{REQUIRED_AFFINITY}")
+        for index, weighted in enumerate(node.get(PREFERRED_AFFINITY) or ()):
+            at = f"{path}.nodeAffinity.{PREFERRED_AFFINITY}[{index}]"
             errors += _weight(weighted, at)
             errors += node_term(weighted.get("preference") or {}, f"{at}.preference")
     for field in ("podAffinity", "podAntiAffinity"):
@@ -244,8 +243,8 @@ def merge_label_keys(spec: Json, labels: Json) -> None:
         _merge(constraint, labels, "matchLabelKeys", "In")
     for field in ("podAffinity", "podAntiAffinity"):
         found: Json = (spec.get("affinity") or {}).get(field) or {}
-        terms = list(found.get(_REQUIRED) or ())
-        terms += [weighted.get("podAffinityTerm") or {} for weighted in found.get(_PREFERRED) or ()]
+        terms = list(found.get(REQUIRED_AFFINITY) or ())
+        terms += [weighted.get("podAffinityTerm") or {} for weighted in found.get(PREFERRED_AFFINITY) or ()]
         for term in terms:
             _merge(term, labels, "matchLabelKeys", "In")
             _merge(term, labels, "mismatchLabelKeys", "NotIn")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from phalanx.base.well_known import REQUIRED_AFFINITY
 from phalanx.model import names
 from phalanx.model.fieldpath import all_invalid, forbidden, immutable, invalid
 from phalanx.model.gates import Gates
@@ -17,7 +18,6 @@ _UPDATABLE = (
     "`spec.tolerations` (only additions to existing tolerations),"
     "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
 )
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def default(obj: Json) -> None:
@@ -80,9 +80,9 @@ def _deadline(new: int | None, old: int | None) -> list[FieldError]:
 
 def _affinity_terms(new: Json, old: Json) -> list[FieldError]:
     """Check that a gated pod's required node affinity becomes only stricter."""
-    path = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
-    before: list[Json] = (old.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
-    after: list[Json] = (new.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
+    path = f"spec.affinity.nodeAffinity.{REQUIRED_AFFINITY}.nodeSelectorTerms"
+    before: list[Json] = (old.get(REQUIRED_AFFINITY) or {}).get("nodeSelectorTerms") or []
+    after: list[Json] = (new.get(REQUIRED_AFFINITY) or {}).get("nodeSelectorTerms") or []
     if before and len(before) != len(after):
         text = "no additions/deletions to non-empty NodeSelectorTerms list are allowed"
         return [invalid(path, after, text)]

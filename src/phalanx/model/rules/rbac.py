@@ -5,13 +5,12 @@ Who asks is held against them elsewhere (local.api.rights). Their names may have
 
 from __future__ import annotations
 
+from phalanx.base.well_known import RBAC_API
 from phalanx.model import names
 from phalanx.model.fieldpath import invalid, not_supported, required
 from phalanx.model.gates import Gates
 from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules.assembly import OwnRules
-
-GROUP = "rbac.authorization.k8s.io"
 
 
 def _rule(rule: Json, path: str, namespaced: bool) -> list[FieldError]:
@@ -55,8 +54,8 @@ def _subject(subject: Json, path: str, namespaced: bool) -> list[FieldError]:
         if not namespaced and not subject.get("namespace"):
             errors.append(required(f"{path}.namespace"))
     elif kind in ("User", "Group"):
-        if group != GROUP:
-            errors.append(not_supported(f"{path}.apiGroup", group, (GROUP,)))
+        if group != RBAC_API:
+            errors.append(not_supported(f"{path}.apiGroup", group, (RBAC_API,)))
     else:
         errors.append(not_supported(f"{path}.kind", kind, ("ServiceAccount", "User", "Group")))
     return errors
@@ -68,16 +67,16 @@ def _binding(*, namespaced: bool) -> OwnRules:
     def default(obj: Json) -> None:
         reference = obj.get("roleRef")
         if reference is not None and not reference.get("apiGroup"):
-            reference["apiGroup"] = GROUP
+            reference["apiGroup"] = RBAC_API
         for subject in obj.get("subjects") or ():
             if subject.get("kind") in ("User", "Group") and not subject.get("apiGroup"):
-                subject["apiGroup"] = GROUP
+                subject["apiGroup"] = RBAC_API
 
     def errors_of(obj: Json) -> list[FieldError]:
         reference: Json = obj.get("roleRef") or {}
         errors: list[FieldError] = []
-        if reference.get("apiGroup") != GROUP:
-            errors.append(not_supported("roleRef.apiGroup", reference.get("apiGroup") or "", (GROUP,)))
+        if reference.get("apiGroup") != RBAC_API:
+            errors.append(not_supported("roleRef.apiGroup", reference.get("apiGroup") or "", (RBAC_API,)))
         if reference.get("kind") not in kinds:
             errors.append(not_supported("roleRef.kind", reference.get("kind") or "", kinds))
         for index, subject in enumerate(obj.get("subjects") or ()):

@@ -12,6 +12,7 @@ import copy
 import json
 from typing import Any
 
+from phalanx.base.well_known import SCHEDULING_API
 from phalanx.model import names
 from phalanx.model.annotation_values import BadValue, json_object
 from phalanx.model.fieldpath import all_invalid, duplicate, immutable, required, too_many
@@ -23,7 +24,6 @@ ANNOTATION = "scheduling.phalanx.dev/v1beta1-fields"
 # On a Workload created as v1alpha1: its groups are fixed whichever version is used to change them.
 MADE_AS = "scheduling.phalanx.dev/made-as"
 MAX_POD_GROUPS = 8
-_GROUP = "scheduling.k8s.io"
 _LEAVES, _COMPOSITES = "podGroupTemplates", "compositePodGroupTemplates"
 
 
@@ -74,7 +74,7 @@ def from_storage(obj: Json) -> Json:
     if stored.get(_LEAVES) is not None or stored.get(_COMPOSITES):
         spec["podGroups"] = _pod_groups(stored)
     hidden = _hidden(stored)
-    view = {**obj, "apiVersion": f"{_GROUP}/v1alpha1", "spec": spec}
+    view = {**obj, "apiVersion": f"{SCHEDULING_API}/v1alpha1", "spec": spec}
     meta: Json = dict(obj.get("metadata") or {})
     annotations: Json = dict(meta.get("annotations") or {})
     if ANNOTATION in annotations:
@@ -106,7 +106,7 @@ def _read_hidden(text: Any) -> Json | None:
 
 def to_storage(view: Json) -> Json:
     """Return the stored form of a v1alpha1 Workload, with the fields kept in its reserved annotation."""
-    obj = Viewed({**view, "apiVersion": f"{_GROUP}/v1beta1"})
+    obj = Viewed({**view, "apiVersion": f"{SCHEDULING_API}/v1beta1"})
     obj.view = "v1alpha1"
     shown: Json = view.get("spec") or {}
     spec: Json = {name: value for name, value in shown.items() if name != "podGroups"}

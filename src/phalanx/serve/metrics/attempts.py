@@ -13,6 +13,7 @@ from typing import NamedTuple
 from prometheus_client import CollectorRegistry, Counter
 from prometheus_client.core import Metric
 
+from phalanx.base.well_known import POD_SCHEDULED
 from phalanx.engine import decisions as d
 from phalanx.engine.events import Outcome
 from phalanx.serve.metrics.at_scrape import AtScrape, counter, gauge
@@ -176,6 +177,6 @@ class AttemptMetrics:
 
 
 def _result(decision: d.Decision) -> str:
-    if isinstance(decision, d.SetPodCondition) and decision.type == "PodScheduled":
+    if isinstance(decision, d.SetPodCondition) and decision.type == POD_SCHEDULED:
         return _RESULTS.get(decision.reason, "")
     return ""

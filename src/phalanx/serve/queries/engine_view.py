@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 
+from phalanx.base.well_known import COMPLETION_INDEX, NODE_LOST_TAINTS, POD_INDEX, UNSCHEDULABLE_TAINT
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain.device_table import device_table
 from phalanx.engine.groups.group_state import revision_of, settings_in_words
@@ -29,7 +30,6 @@ from phalanx.serve.queries.queue_view import QueueView, key_of, text_of
 FLAGS = {"cordoned": 1, "notReady": 2, "tainted": 4, "leaving": 8, "binding": 16, "promised": 32}
 ALONE = "pods"  # prefix of the key of pods without a group
 CORDONED, NOT_READY, TAINTED, LEAVING, BINDING, PROMISED = FLAGS.values()
-NOT_READY_TAINTS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 HIDDEN_RESOURCES = ("ephemeral-storage",)
 RESOURCE_ORDER = {"cpu": 1, "memory": 2, "pods": 3}  # after devices, which are scarce
 MOST_MEMBERS = 2000  # listed pods per group
@@ -151,9 +151,9 @@ class EngineReader:
             labels = node.metadata.labels
             flags = CORDONED if node.spec.unschedulable else 0
             for taint in node.spec.taints or ():
-                if taint.key in NOT_READY_TAINTS:
+                if taint.key in NODE_LOST_TAINTS:
                     flags |= NOT_READY
-                elif taint.effect in ("NoSchedule", "NoExecute") and taint.key != "node.kubernetes.io/unschedulable":
+                elif taint.effect in ("NoSchedule", "NoExecute") and taint.key != UNSCHEDULABLE_TAINT:
                     flags |= TAINTED
             if name in self._reserved:
                 flags |= PROMISED
@@ -400,7 +400,7 @@ class EngineReader:
         """Return True if the node is cordoned or not ready, so that its free room is unusable."""
         node = self._engine.columns.nodes[row]
         assert node is not None
-        return bool(node.spec.unschedulable) or any(taint.key in NOT_READY_TAINTS for taint in node.spec.taints or ())
+        return bool(node.spec.unschedulable) or any(taint.key in NODE_LOST_TAINTS for taint in node.spec.taints or ())
 
     def state(self, namespace: str = "") -> Json:
         """Return the data of one text screen: queue, groups, and free capacity by domain.
@@ -475,9 +475,9 @@ def _nests(labels: Sequence[Mapping[str, str]], inner: str, outer: str) -> bool:
 
 
 _RANKS = (
-    "batch.kubernetes.io/job-completion-index",
+    COMPLETION_INDEX,
     "leaderworkerset.sigs.k8s.io/worker-index",
-    "apps.kubernetes.io/pod-index",
+    POD_INDEX,
 )
 
 

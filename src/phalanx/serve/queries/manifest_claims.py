@@ -19,7 +19,6 @@ from phalanx.model.objects.meta import ObjectMeta, OwnerReference
 from phalanx.model.objects.pod import PodResourceClaimStatus
 
 TEMPLATE = "ResourceClaimTemplate"
-GROUP = "resource.k8s.io"
 
 
 class QueryClaims:

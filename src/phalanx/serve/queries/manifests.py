@@ -14,13 +14,14 @@ from types import MappingProxyType
 import msgspec
 
 from phalanx.base.errors import BadRequest
-from phalanx.controllers.cluster_mode.linking import DEFAULT_SCHEDULER, requests_gang, scheduler_for
+from phalanx.base.well_known import DEFAULT_SCHEDULER, PHALANX_API, SCHEDULING_API
+from phalanx.controllers.cluster_mode.linking import requests_gang, scheduler_for
 from phalanx.controllers.grouping import Grouping, GroupingRefused, Link
 from phalanx.controllers.workloads.kind import WorkloadKind
 from phalanx.controllers.workloads.registry import READ, kind_of
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Question
-from phalanx.kube.group_api import CUSTOM, KINDS, NATIVE
+from phalanx.kube.group_api import KINDS
 from phalanx.model import builtin, objects
 from phalanx.model.annotation_values import unknown
 from phalanx.model.decode import conform
@@ -98,8 +99,8 @@ class Manifests:
             raise BadRequest("every document needs apiVersion and kind")
         doc = copy.deepcopy(document)
         own, _, version = str(doc["apiVersion"]).rpartition("/")
-        if own == CUSTOM and doc["kind"] in KINDS.values():  # for clusters with groups as custom resources
-            own, doc["apiVersion"] = NATIVE, f"{NATIVE}/{version}"
+        if own == PHALANX_API and doc["kind"] in KINDS.values():  # for clusters with groups as custom resources
+            own, doc["apiVersion"] = SCHEDULING_API, f"{SCHEDULING_API}/{version}"
         kind = self._registry.by_kind(own, version, str(doc["kind"]))
         meta = doc.setdefault("metadata", {})
         if not isinstance(meta, dict):

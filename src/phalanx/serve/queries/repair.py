@@ -11,6 +11,7 @@ from itertools import islice
 import msgspec
 
 from phalanx.base.errors import BadRequest, NotFound
+from phalanx.base.well_known import NODE_LOST_TAINTS
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import Gone, NodeChanged, Outcome, PodChanged
@@ -21,7 +22,6 @@ from phalanx.serve.queries.moved_claims import with_claims_moved
 
 NODE = "Node"
 MOST_STEPS = 200  # engine steps per answer
-UNREACHABLE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 ON_NODE = (MemberState.ASSUMED, MemberState.CONFIRMED, MemberState.RUNNING)
 
 
@@ -155,7 +155,7 @@ def _unusable(engine: Engine, name: str) -> bool:
     node = engine.columns.nodes[row] if row >= 0 else None
     if node is None or node.spec.unschedulable:
         return True
-    return any(taint.key in UNREACHABLE for taint in node.spec.taints or ())
+    return any(taint.key in NODE_LOST_TAINTS for taint in node.spec.taints or ())
 
 
 def _affected_groups(engine: Engine, nodes: set[str]) -> list[Group]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from phalanx.base.errors import BadRequest
+from phalanx.base.well_known import UNSCHEDULABLE_TAINT
 from phalanx.engine.engine import Engine
 from phalanx.engine.events import NodeChanged, ResourceSliceChanged
 from phalanx.engine.explain.new_devices import slice_copy
@@ -17,7 +18,6 @@ from phalanx.engine.placement.outcome import plural
 from phalanx.model.objects import Node, ResourceSlice
 
 MOST_NODES = 10_000  # added by one query
-CORDON_TAINT = "node.kubernetes.io/unschedulable"
 
 
 class _Value(msgspec.Struct, rename="camel", forbid_unknown_fields=True):
@@ -91,6 +91,6 @@ def _without(engine: Engine, name: str) -> str:
 
 
 def _opened(node: Node) -> Node:
-    taints = [taint for taint in node.spec.taints or () if taint.key != CORDON_TAINT]
+    taints = [taint for taint in node.spec.taints or () if taint.key != UNSCHEDULABLE_TAINT]
     spec = msgspec.structs.replace(node.spec, unschedulable=False, taints=taints or None)
     return msgspec.structs.replace(node, spec=spec)

@@ -6,10 +6,10 @@ import copy
 from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import COMPLETION_INDEX
 from phalanx.controllers.grouping.core import Grouping, Json, reference_to
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.job.grouping import group_job, size_of
-from phalanx.controllers.workloads.job.tally import INDEX
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 
 
@@ -34,7 +34,7 @@ def group_cron_job(cron_job: Json, related: Sequence[Json] = ()) -> Grouping:
 
 def _pods(cron_job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     run = cron_job["spec"]["jobTemplate"]["spec"]
-    index = INDEX if run.get("completionMode") == "Indexed" else ""
+    index = COMPLETION_INDEX if run.get("completionMode") == "Indexed" else ""
     return numbered(cron_job["metadata"]["name"], run["template"], size_of(run), found.links.get(""), index)
 
 

@@ -9,6 +9,7 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden, Invalid
+from phalanx.base.well_known import REQUIRED_AFFINITY
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -119,7 +120,7 @@ class DaemonSetController(Controller):
         spec = pod["spec"]
         affinity = spec.setdefault("affinity", {}).setdefault("nodeAffinity", {})
         term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-        affinity["requiredDuringSchedulingIgnoredDuringExecution"] = {"nodeSelectorTerms": [term]}
+        affinity[REQUIRED_AFFINITY] = {"nodeSelectorTerms": [term]}
         spec["tolerations"] = [*(spec.get("tolerations") or ()), *TOLERATIONS]
         try:
             made = await self._pods.create(pod)
@@ -175,9 +176,7 @@ def _node_of(pod: Json) -> str:
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         return str(spec["nodeName"])
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    ) or {}
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED_AFFINITY) or {}
     for term in required.get("nodeSelectorTerms") or ():
         for field in term.get("matchFields") or ():
             if field.get("key") == "metadata.name" and field.get("values"):
@@ -190,9 +189,7 @@ def _belongs(owner: Json, node: Json) -> bool:
     labels, name = node["metadata"].get("labels") or {}, node["metadata"]["name"]
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):
         return False
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
-        "requiredDuringSchedulingIgnoredDuringExecution"
-    )
+    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(REQUIRED_AFFINITY)
     if required is not None and not node_selector(required).matches(labels, name):
         return False
     tolerations = msgspec.convert([*(spec.get("tolerations") or ()), *TOLERATIONS], list[Toleration])

@@ -10,6 +10,7 @@ from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid
 from phalanx.base.ids import hash_of
+from phalanx.base.well_known import LAST_APPLIED, POD_TEMPLATE_HASH
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
 from phalanx.controllers.runtime.events import Events
@@ -25,12 +26,11 @@ from phalanx.controllers.workloads.deployment.status import (
 from phalanx.model.annotation_values import MAX_INT32, MAX_INT64, BadValue, natural, whole_number
 from phalanx.model.selectors import from_selector
 
-HASH_LABEL = "pod-template-hash"
 REVISION = "deployment.kubernetes.io/revision"
 HISTORY = "deployment.kubernetes.io/revision-history"
 DESIRED = "deployment.kubernetes.io/desired-replicas"
 MAXIMUM = "deployment.kubernetes.io/max-replicas"
-NOT_COPIED = {REVISION, HISTORY, DESIRED, MAXIMUM, "kubectl.kubernetes.io/last-applied-configuration"}
+NOT_COPIED = {REVISION, HISTORY, DESIRED, MAXIMUM, LAST_APPLIED}
 
 
 class DeploymentController(Controller):
@@ -146,9 +146,9 @@ class DeploymentController(Controller):
         digest = hash_of(spec["template"], collisions)
         template = copy.deepcopy(spec["template"])
         labels = template.setdefault("metadata", {}).setdefault("labels", {})
-        labels[HASH_LABEL] = digest
+        labels[POD_TEMPLATE_HASH] = digest
         selector = copy.deepcopy(spec["selector"])
-        selector.setdefault("matchLabels", {})[HASH_LABEL] = digest
+        selector.setdefault("matchLabels", {})[POD_TEMPLATE_HASH] = digest
         annotations = {k: v for k, v in (meta.get("annotations") or {}).items() if k not in NOT_COPIED}
         return {
             "apiVersion": "apps/v1",
@@ -292,5 +292,5 @@ def _same_template(replica_set: Json, deployment: Json) -> bool:
 
 def _bare(template: Json) -> Json:
     meta = {k: v for k, v in (template.get("metadata") or {}).items() if v and k != "creationTimestamp"}
-    labels = {k: v for k, v in (meta.pop("labels", None) or {}).items() if k != HASH_LABEL}
+    labels = {k: v for k, v in (meta.pop("labels", None) or {}).items() if k != POD_TEMPLATE_HASH}
     return {"metadata": meta, "labels": labels, "spec": template.get("spec") or {}}

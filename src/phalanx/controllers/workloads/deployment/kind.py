@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import POD_TEMPLATE_HASH
 from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.kind import Local, WorkloadKind, its_template
@@ -13,7 +14,7 @@ from phalanx.controllers.workloads.sets import pods_of_set
 
 
 def _place(pod: PodView) -> WorkloadSlot | None:
-    name, template = pod.made_by(r.REPLICA_SETS.kind), pod.labels.get("pod-template-hash")
+    name, template = pod.made_by(r.REPLICA_SETS.kind), pod.labels.get(POD_TEMPLATE_HASH)
     if not template or not name.endswith(f"-{template}"):
         return None
     return WorkloadSlot(r.DEPLOYMENTS.kind, name.removesuffix(f"-{template}"), ("",))

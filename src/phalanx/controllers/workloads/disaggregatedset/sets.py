@@ -8,6 +8,7 @@ import hashlib
 import msgspec
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import REQUIRED_AFFINITY
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.model.kinds import Json
 from phalanx.model.leaderworkerset.names import WORKER_INDEX
@@ -105,7 +106,7 @@ def _place(pod_spec: Json, owner: Json, place: int) -> None:
         apart.append([{"key": NAME, "operator": "Exists"}, others, {"key": SLICE, "operator": "Exists"}])
     affinity: Json = pod_spec.setdefault("affinity", {})
     for field, terms in (("podAffinity", [mine]), ("podAntiAffinity", apart)):
-        required = affinity.setdefault(field, {}).setdefault("requiredDuringSchedulingIgnoredDuringExecution", [])
+        required = affinity.setdefault(field, {}).setdefault(REQUIRED_AFFINITY, [])
         required += [{"labelSelector": {"matchExpressions": term}, "topologyKey": topology} for term in terms]
 
 

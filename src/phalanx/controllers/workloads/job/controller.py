@@ -7,6 +7,7 @@ from contextlib import suppress
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock, parse_rfc3339, rfc3339
 from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.base.well_known import JOB_NAME
 from phalanx.controllers.grouping.core import BATCH, GROUP_TEMPLATE, TOO_MANY, GroupingRefused, check_pods
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.claiming import Claims, selector_of
@@ -30,7 +31,6 @@ from phalanx.controllers.workloads.job.tally import TRACKING, Tally, free_indexe
 from phalanx.model.groups.keys import COMPLETED_IN
 
 CONTROLLER = "kubernetes.io/job-controller"
-JOB_NAME = "batch.kubernetes.io/job-name"
 FIRST_BACKOFF, LONGEST_BACKOFF = 10.0, 600.0
 GATHERING = 0.1  # seconds in which pod changes are batched into one reconcile; Kubernetes uses one second
 GATHERING_PER_POD = 100e-6  # seconds more for each pod of the Job: a reconcile reads all of them

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.base.well_known import DISRUPTION_TARGET
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
@@ -131,7 +132,7 @@ def disruption_notes(job: Json, leaf: LeafTemplate) -> list[tuple[str, str]]:
         return []
     for rule in (spec.get("podFailurePolicy") or {}).get("rules") or ():
         types = [pattern.get("type") for pattern in rule.get("onPodConditions") or ()]
-        if rule.get("action") == "Ignore" and "DisruptionTarget" in types:
+        if rule.get("action") == "Ignore" and DISRUPTION_TARGET in types:
             return []
     text = (
         f"if this gang of {pods} pods is preempted, drained or restarted, the Job fails: each deleted pod counts "

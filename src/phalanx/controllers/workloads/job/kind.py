@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import COMPLETION_INDEX
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.job.grouping import group_job, size_of
-from phalanx.controllers.workloads.job.tally import INDEX
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, its_template, numbered, owned_by
 
 
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     spec = job["spec"]
-    index = INDEX if spec.get("completionMode") == "Indexed" else ""
+    index = COMPLETION_INDEX if spec.get("completionMode") == "Indexed" else ""
     return numbered(job["metadata"]["name"], spec["template"], size_of(spec), found.links.get(""), index)
 
 

@@ -5,23 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import COMPLETION_INDEX
 from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import from_template, phase, ready
 from phalanx.controllers.workloads.job.groups import Membership
 from phalanx.controllers.workloads.job.policy import match_policy
-from phalanx.controllers.workloads.job.tally import (
-    INDEX,
-    INDEX_FAILURES,
-    INDEX_IGNORED,
-    TRACKING,
-    Tally,
-    count_of,
-    is_indexed,
-)
+from phalanx.controllers.workloads.job.tally import INDEX_FAILURES, INDEX_IGNORED, TRACKING, Tally, count_of, is_indexed
 from phalanx.model.groups.keys import COMPLETED_IN, GROUP_LABEL, RUN
 from phalanx.model.kinds import Json
 
-_SOURCE = {"fieldRef": {"fieldPath": f"metadata.labels['{INDEX}']"}}
+_SOURCE = {"fieldRef": {"fieldPath": f"metadata.labels['{COMPLETION_INDEX}']"}}
 
 
 class PodMaker:
@@ -49,8 +42,8 @@ class PodMaker:
         metadata = {
             **meta,
             "generateName": f"{self._name}-{number}-",
-            "labels": {**meta["labels"], INDEX: number},
-            "annotations": {**meta["annotations"], INDEX: number, **self._failures(index, tally)},
+            "labels": {**meta["labels"], COMPLETION_INDEX: number},
+            "annotations": {**meta["annotations"], COMPLETION_INDEX: number, **self._failures(index, tally)},
         }
         return {**self._pod, "metadata": metadata, "spec": {**spec, "hostname": f"{self._name}-{number}"[:63]}}
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from phalanx.base.well_known import COMPLETION_INDEX, DISRUPTION_TARGET
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.controllers.runtime.pods import active, finished, phase
 from phalanx.controllers.workloads.job.grouping import vacant
@@ -21,7 +22,6 @@ from phalanx.model.kinds import Json
 from phalanx.model.objects.pod import KUBELET_REJECTIONS
 
 TRACKING = "batch.kubernetes.io/job-tracking"
-INDEX = "batch.kubernetes.io/job-completion-index"
 INDEX_FAILURES = "batch.kubernetes.io/job-index-failure-count"
 INDEX_IGNORED = "batch.kubernetes.io/job-index-ignored-failure-count"
 MOST_AT_ONCE = 500  # pods that one reconcile counts; the status names them until then
@@ -177,7 +177,7 @@ def _returned(pod: Json) -> bool:
     if str(status.get("reason") or "").startswith(KUBELET_REJECTIONS) and not status.get("containerStatuses"):
         return True
     conditions = status.get("conditions") or ()
-    return any(each["type"] == "DisruptionTarget" and each.get("reason") == "GangIncomplete" for each in conditions)
+    return any(each["type"] == DISRUPTION_TARGET and each.get("reason") == "GangIncomplete" for each in conditions)
 
 
 def is_indexed(job: Json) -> bool:
@@ -185,7 +185,7 @@ def is_indexed(job: Json) -> bool:
 
 
 def index_of(pod: Json) -> int | None:
-    return natural((pod["metadata"].get("annotations") or {}).get(INDEX, ""), MAX_INT32)
+    return natural((pod["metadata"].get("annotations") or {}).get(COMPLETION_INDEX, ""), MAX_INT32)
 
 
 def count_of(pod: Json, annotation: str) -> int:

@@ -46,7 +46,6 @@ from phalanx.controllers.workloads.jobset.status import children_of, counters, n
 
 NAME = "jobset-controller"
 MANAGED_BY = "jobset.sigs.k8s.io/jobset-controller"
-GROUPED = "WorkloadSchedulingReady"
 GATES_OFF = "Groups need the feature gates GenericWorkload and JobSetGang; its pods start one by one"
 GATHERING = 0.1  # seconds in which Job changes are batched into one reconcile
 _CREATION_FAILED = {"PersistentVolumeClaim": "PVCCreationFailed", "Service": "HeadlessServiceCreationFailed"}

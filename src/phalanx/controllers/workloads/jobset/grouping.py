@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from phalanx.controllers.grouping.annotations import DOMAIN, workload_annotations
+from phalanx.base.well_known import PHALANX_API
+from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json
 from phalanx.controllers.grouping.parts import disruption_of, gang
 from phalanx.controllers.grouping.user_workload import with_hand_made
@@ -51,7 +52,7 @@ def _group(jobset: Json, related: Sequence[Json]) -> Grouping:
         return by_tree(jobset, shape)
     if asked.gang:
         if asked.min_count and shape.sequenced:
-            raise GroupingRefused(f"the JobSet: {DOMAIN}/min-count {NOT_IN_SEQUENCE}")
+            raise GroupingRefused(f"the JobSet: {PHALANX_API}/min-count {NOT_IN_SEQUENCE}")
         whole: Json = {"gang": {"minCount": asked.min_count} if asked.min_count else {}}
         level: Json = {
             "schedulingPolicy": whole,

@@ -7,12 +7,12 @@ agents start their workers; while attempts differ, the agents of attempts up to 
 
 from __future__ import annotations
 
+from phalanx.base.well_known import IN_PLACE_RESTART_ATTEMPT
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.pods import phase
 from phalanx.controllers.workloads.jobset.observed_state import ObservedJobSet
 from phalanx.model.annotation_values import MAX_INT32, BadValue, shortened, whole_number
 
-ATTEMPT = "jobset.sigs.k8s.io/in-place-restart-attempt"  # annotation of a pod, written by its agent
 STRATEGY = "InPlaceRestart"
 
 
@@ -50,13 +50,14 @@ def _attempts(look: ObservedJobSet, pods: list[Json]) -> list[int]:
         try:
             found.append(whole_number(value, 0, MAX_INT32))
         except BadValue:
-            text = f"Pod {pod['metadata']['name']} has the annotation {ATTEMPT}={shortened(value)}, which is no attempt"
+            text = f"annotation {IN_PLACE_RESTART_ATTEMPT}={shortened(value)}, which is no attempt"
+            text = f"Pod {pod['metadata']['name']} has the {text}"
             look.updates.append(("Warning", "InvalidInPlaceRestartAttempt", text))
     return found
 
 
 def _annotation(pod: Json) -> str | None:
-    return (pod["metadata"].get("annotations") or {}).get(ATTEMPT)
+    return (pod["metadata"].get("annotations") or {}).get(IN_PLACE_RESTART_ATTEMPT)
 
 
 def _container_restarts(pod: Json) -> int:

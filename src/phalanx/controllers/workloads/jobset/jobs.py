@@ -7,6 +7,7 @@ import hashlib
 from typing import Any
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import REQUIRED_AFFINITY
 from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, Link
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, job_name
@@ -174,7 +175,7 @@ def _keep_alone(
             "topologyKey": asked[EXCLUSIVE],
             "namespaceSelector": {},
         }
-        required = "requiredDuringSchedulingIgnoredDuringExecution"
+        required = REQUIRED_AFFINITY
         holder[required] = [*(holder.get(required) or []), term]
 
 

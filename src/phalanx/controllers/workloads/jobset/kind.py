@@ -6,17 +6,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import COMPLETION_INDEX, JOB_GLOBAL_INDEX, JOB_SET_NAME
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
-from phalanx.controllers.workloads.job.tally import INDEX
 from phalanx.controllers.workloads.jobset.gang_config import uses_gang_config, workload_name
 from phalanx.controllers.workloads.jobset.grouping import group_job_set
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, shape_of
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
-JOB_SET_NAME = "jobset.sigs.k8s.io/jobset-name"
-GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 
 
@@ -31,8 +29,8 @@ def _pods(jobset: Json, related: Sequence[Json], found: Grouping) -> Iterator[Ex
     for part in shape.parts:
         template = items[part.name]["template"]["spec"]["template"]
         for job in shape.jobs(part):
-            labels = {GLOBAL_INDEX: str(next(jobs))}
-            yield from numbered(job, template, part.size, found.links.get(job), INDEX, labels)
+            labels = {JOB_GLOBAL_INDEX: str(next(jobs))}
+            yield from numbered(job, template, part.size, found.links.get(job), COMPLETION_INDEX, labels)
 
 
 def _templates(jobset: Json) -> Iterator[Json]:

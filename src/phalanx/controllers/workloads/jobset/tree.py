@@ -13,7 +13,8 @@ Where ReplicatedJobs start one after another, the root is basic, and those that 
 
 from __future__ import annotations
 
-from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations, workload_annotations
+from phalanx.base.well_known import PHALANX_API
+from phalanx.controllers.grouping.annotations import WorkloadAnnotations, workload_annotations
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import fitting, hashed, joined
 from phalanx.controllers.grouping.parts import (
@@ -29,7 +30,7 @@ from phalanx.controllers.grouping.parts import (
 )
 from phalanx.controllers.workloads.jobset.shape import NOT_IN_SEQUENCE, JobSetShape, ReplicatedJobShape, turns
 
-TREE = f"{DOMAIN}/group-tree"
+TREE = f"{PHALANX_API}/group-tree"
 BY_JOB, BY_REPLICATED_JOB = "Job", "ReplicatedJob"
 MIDDLE = "replicated-job-"
 ROOT = "jobset-root"
@@ -46,7 +47,7 @@ def by_tree(jobset: Json, shape: JobSetShape) -> Grouping:
         return Grouping()
     top = workload_annotations(jobset["metadata"].get("annotations"))
     if shape.sequenced and top.min_groups is not None:
-        raise GroupingRefused(f"the JobSet: {DOMAIN}/min-groups {NOT_IN_SEQUENCE}")
+        raise GroupingRefused(f"the JobSet: {PHALANX_API}/min-groups {NOT_IN_SEQUENCE}")
     policy = _group_policy(top, len(parts), "the JobSet", basic=shape.sequenced)
     mode = top.disruption or ("" if any(map(_one_by_one, parts)) else _mode(policy))
     names = _template_names(shape, parts, leaves)

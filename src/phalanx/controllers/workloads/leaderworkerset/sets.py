@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import LAST_APPLIED
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.model.kinds import Json
 from phalanx.model.leaderworkerset.names import (
@@ -117,7 +118,7 @@ def service(name: str, namespace: str, selector: dict[str, str], owner: Json) ->
 
 
 def _inherited(meta: Json) -> Json:
-    hidden = "kubectl.kubernetes.io/last-applied-configuration"
+    hidden = LAST_APPLIED
     return {key: value for key, value in (meta.get("annotations") or {}).items() if key != hidden}
 
 

@@ -12,6 +12,7 @@ from phalanx.base import resources as r
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists
+from phalanx.base.well_known import REPLICA_INDEX
 from phalanx.controllers.grouping.core import BATCH, TOO_MANY, Grouping, GroupingRefused, Link, check_pods
 from phalanx.controllers.grouping.priorities import keep_priority
 from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped
@@ -33,7 +34,6 @@ from phalanx.controllers.workloads.mpijob.grouping import all_pods, group_mpi_jo
 MPI_JOBS = Resource("kubeflow.org", "v2beta1", "mpijobs", "MPIJob")
 JOB_NAME = "training.kubeflow.org/job-name"
 JOB_ROLE = "training.kubeflow.org/job-role"
-REPLICA_INDEX = "training.kubeflow.org/replica-index"
 
 
 MANAGED_BY = "kubeflow.org/mpi-operator"  # the value of runPolicy.managedBy that means us

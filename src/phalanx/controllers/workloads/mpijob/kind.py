@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import REPLICA_INDEX
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
-from phalanx.controllers.workloads.mpijob.controller import JOB_NAME, JOB_ROLE, MPI_JOBS, REPLICA_INDEX
+from phalanx.controllers.workloads.mpijob.controller import JOB_NAME, JOB_ROLE, MPI_JOBS
 from phalanx.controllers.workloads.mpijob.grouping import group_mpi_job, replica_of
 
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from phalanx.base.client import Resource
+from phalanx.base.well_known import REPLICA_INDEX
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.grouping.parts import Role, one_gang, templates_of
 from phalanx.controllers.workloads.kind import ExpectedPod, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 
 PYTORCH_JOBS = Resource("kubeflow.org", "v1", "pytorchjobs", "PyTorchJob")
-REPLICA_TYPE, REPLICA_INDEX = "training.kubeflow.org/replica-type", "training.kubeflow.org/replica-index"
+REPLICA_TYPE, REPLICA_INDEX = "training.kubeflow.org/replica-type", REPLICA_INDEX
 
 
 def roles_of(job: Json) -> list[Role]:

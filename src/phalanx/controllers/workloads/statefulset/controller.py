@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Forbidden, Invalid
+from phalanx.base.well_known import POD_INDEX
 from phalanx.controllers.grouping.core import BATCH, TOO_MANY, GroupingRefused, check_pods, count_in
 from phalanx.controllers.runtime.claiming import Claims
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
@@ -15,7 +16,6 @@ from phalanx.controllers.runtime.ownership import controller_of, deleting
 from phalanx.controllers.runtime.pods import Admission, PodEvents, available_in, finished, from_template, phase, ready
 from phalanx.controllers.runtime.revisions import HASH_LABEL, Revisions, template_data, template_of
 from phalanx.controllers.runtime.status import conditions_of, follow_refusal, gather_results, write_status
-from phalanx.controllers.workloads.statefulset.kind import INDEX_LABEL
 from phalanx.controllers.workloads.statefulset.volumes import Volumes, is_claim_of
 from phalanx.model.rules.assembly import scaled
 
@@ -190,7 +190,7 @@ class StatefulSetController(Controller):
         pod = from_template(template_of(revision), owner, r.STATEFUL_SETS, name=name)
         pod["metadata"]["labels"] |= {
             POD_NAME_LABEL: name,
-            INDEX_LABEL: str(ordinal),
+            POD_INDEX: str(ordinal),
             HASH_LABEL: revision["metadata"]["name"],
         }
         pod["spec"]["hostname"] = name

@@ -6,15 +6,14 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 
 from phalanx.base import resources as r
-from phalanx.controllers.grouping.annotations import DOMAIN, WorkloadAnnotations
+from phalanx.base.well_known import PHALANX_API, POD_INDEX
+from phalanx.controllers.grouping.annotations import WorkloadAnnotations
 from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json
 from phalanx.controllers.grouping.parts import gang
 from phalanx.controllers.grouping.replicas import group_set
 from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.kind import Local, WorkloadKind, its_template, owned_by
 from phalanx.controllers.workloads.sets import pods_of_set
-
-INDEX_LABEL = "apps.kubernetes.io/pod-index"
 
 
 def group_stateful_set(obj: Json, related: Sequence[Json] = ()) -> Grouping:
@@ -26,12 +25,12 @@ def _policy(obj: Json, requested: WorkloadAnnotations) -> Json:
     if spec.get("podManagementPolicy", "OrderedReady") != "Parallel":
         raise GroupingRefused(
             "podManagementPolicy OrderedReady starts one pod after the other, so a gang would wait for ever; "
-            f'use podManagementPolicy Parallel, or {DOMAIN}/gang: "false" for a group without a gang'
+            f'use podManagementPolicy Parallel, or {PHALANX_API}/gang: "false" for a group without a gang'
         )
     replicas = int(spec.get("replicas", 1))
     count = requested.min_count or max(1, replicas)
     if count > max(1, replicas):
-        raise GroupingRefused(f"annotation {DOMAIN}/min-count: {count} is more than the {replicas} replicas")
+        raise GroupingRefused(f"annotation {PHALANX_API}/min-count: {count} is more than the {replicas} replicas")
     return gang(count)
 
 
@@ -48,7 +47,7 @@ def _run(local: Local) -> Iterable[Controller]:
 STATEFUL_SET = WorkloadKind(
     resource=r.STATEFUL_SETS,
     group=group_stateful_set,
-    pods=partial(pods_of_set, index=INDEX_LABEL),
+    pods=partial(pods_of_set, index=POD_INDEX),
     templates=its_template,
     place=owned_by(r.STATEFUL_SETS.kind),
     aliases=("sts",),

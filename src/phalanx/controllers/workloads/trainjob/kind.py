@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from phalanx.base import resources as r
+from phalanx.base.well_known import COMPLETION_INDEX, JOB_GLOBAL_INDEX, JOB_SET_NAME
 from phalanx.controllers.grouping.core import Grouping, Json
 from phalanx.controllers.runtime.controller import Controller
-from phalanx.controllers.workloads.job.tally import INDEX
-from phalanx.controllers.workloads.jobset.kind import GLOBAL_INDEX, JOB_SET_NAME, REPLICATED_JOB_NAME
+from phalanx.controllers.workloads.jobset.kind import REPLICATED_JOB_NAME
 from phalanx.controllers.workloads.kind import ExpectedPod, Local, WorkloadKind, numbered
 from phalanx.controllers.workloads.member import PodView, WorkloadSlot
 from phalanx.controllers.workloads.trainjob.controller import RUNTIMES, TRAIN_JOBS
@@ -18,8 +18,10 @@ from phalanx.controllers.workloads.trainjob.grouping import group_train_job, rep
 def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[ExpectedPod]:
     for number, part in enumerate(replica_of(job, runtime_of(job, related), job).parts):
         name = f"{job['metadata']['name']}-{part.name}"
-        labels = {GLOBAL_INDEX: str(number)}  # each part is one Job of its JobSet
-        yield from numbered(name, {"spec": part.pod_spec}, part.count, found.links.get(part.name), INDEX, labels)
+        labels = {JOB_GLOBAL_INDEX: str(number)}  # each part is one Job of its JobSet
+        yield from numbered(
+            name, {"spec": part.pod_spec}, part.count, found.links.get(part.name), COMPLETION_INDEX, labels
+        )
 
 
 def _place(pod: PodView) -> WorkloadSlot | None:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import msgspec
 
+from phalanx.base.well_known import JOB_NAME, JOB_SET_NAME
 from phalanx.engine.events import PlaceRequested
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.reservations.holders import ADMITTED_MARK
@@ -23,8 +24,8 @@ from phalanx.model.objects import Pod
 WORKLOAD = "kueue.x-k8s.io/workload"  # annotation of pods
 # Labels with which kinds that own pods through other objects mark their pods.
 OWNER_LABELS = (
-    "batch.kubernetes.io/job-name",
-    "jobset.sigs.k8s.io/jobset-name",
+    JOB_NAME,
+    JOB_SET_NAME,
     "leaderworkerset.sigs.k8s.io/name",
     "training.kubeflow.org/job-name",
     "ray.io/cluster",

@@ -14,6 +14,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
+from phalanx.base.well_known import DISRUPTION_TARGET
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -210,7 +211,7 @@ class Evictions:
                 name=group.key.name,
                 uid=group.spec.uid,
                 kind=group.key.kind,
-                type="DisruptionTarget",
+                type=DISRUPTION_TARGET,
                 status="True",
                 reason="PreemptionByScheduler",
                 message=f"preempting to accommodate a higher priority {preemptor.kind}",

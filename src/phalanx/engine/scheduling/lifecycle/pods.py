@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import msgspec
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.base.well_known import POD_SCHEDULED
 from phalanx.engine.framework import Code
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.victim_index import VictimIndex
@@ -241,7 +242,7 @@ class Pods:
         record = PodRecord(pod, shape, order, created)
         record.shape_epoch = self._cluster.shapes.interest.epoch
         for condition in pod.status.conditions or ():
-            if condition.type == "PodScheduled" and condition.status == "False":
+            if condition.type == POD_SCHEDULED and condition.status == "False":
                 record.last_condition = f"{condition.reason}: {condition.message}"
         return record
 

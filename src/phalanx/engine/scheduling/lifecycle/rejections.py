@@ -19,6 +19,7 @@ from collections.abc import Iterable
 import msgspec
 
 from phalanx.base.clock import parse_rfc3339
+from phalanx.base.well_known import DISRUPTION_TARGET
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
@@ -33,7 +34,6 @@ from phalanx.model.objects.pod import bound_since
 REJECTION_SECONDS = 60.0  # seconds after the bind of a gang in which a rejection requeues all of it
 BIND_SPAN_SECONDS = 10.0  # seconds between binds of one gang by an earlier process
 SHORTEST, LONGEST = 0.1, 10.0  # seconds until a requeued gang is placed again: before the jitter, and at most
-DISRUPTION = "DisruptionTarget"
 ON_NODE = (PodState.BINDING, PodState.CONFIRMED, PodState.BOUND)
 
 
@@ -97,7 +97,7 @@ class Rejections:
         if at is not None and self._cluster.now - at > REJECTION_SECONDS:
             return
         if pod.spec.scheduler_name not in self._cluster.profiles or any(
-            each.type == DISRUPTION for each in pod.status.conditions or ()
+            each.type == DISRUPTION_TARGET for each in pod.status.conditions or ()
         ):
             return
         self._emit(
@@ -105,7 +105,7 @@ class Rejections:
             namespace=pod.metadata.namespace,
             name=pod.metadata.name,
             uid=pod.metadata.uid,
-            type=DISRUPTION,
+            type=DISRUPTION_TARGET,
             status="True",
             reason="RejectedByNode",
             message=f"node {pod.spec.node_name} rejected the pod ({pod.status.reason}): its room was taken meanwhile",
