@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from phalanx.base.clock import SystemClock
+from phalanx.base.resources import EVENTS_V1
 from phalanx.kube import recorder as module
 from phalanx.kube.client import HttpClient
-from phalanx.kube.recorder import EVENTS, ObjectRef, Recorder
+from phalanx.kube.recorder import ObjectRef, Recorder
 from support.waiting import eventually_async
 
 
@@ -35,7 +36,7 @@ def test_the_latest_events_of_a_flood_are_written_and_the_others_counted_and_rep
         await recorder.flush()
         writing.cancel()
         await eventually_async(writing.done, "the writers end")
-        return await client.list(EVENTS, namespace)
+        return await client.list(EVENTS_V1, namespace)
 
     with caplog.at_level(logging.WARNING, logger="phalanx.kube.recorder"):
         found = run(test)

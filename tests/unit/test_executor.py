@@ -12,12 +12,13 @@ import pytest
 
 from phalanx.base.clock import SystemClock
 from phalanx.base.errors import ApiProblem, Forbidden, Unreachable
+from phalanx.base.resources import EVENTS_V1
 from phalanx.engine import decisions as d
 from phalanx.engine.events import CONFLICT, NOT_FOUND, PERMANENT, TRANSIENT, Outcome
 from phalanx.kube import executor as module
 from phalanx.kube.client import HttpClient
 from phalanx.kube.executor import Executor
-from phalanx.kube.recorder import EVENTS, Recorder
+from phalanx.kube.recorder import Recorder
 from phalanx.model.groups.keys import BOUND_IN_GROUP
 from phalanx.model.objects import Pod
 from support.http_client import PODS
@@ -301,7 +302,7 @@ def test_an_evicted_pod_says_why_before_it_goes(run, namespace):
         assert "deletionTimestamp" in victim["metadata"]
         condition = next(c for c in victim["status"]["conditions"] if c["type"] == "DisruptionTarget")
         assert (condition["status"], condition["reason"]) == ("True", "PreemptionByScheduler")
-        events = json.loads(await client.list(EVENTS, namespace))["items"]
+        events = json.loads(await client.list(EVENTS_V1, namespace))["items"]
         assert [(e["reason"], e["note"]) for e in events] == [("Preempted", "Preempted by pod x")]
 
     run(go)
@@ -314,7 +315,7 @@ def test_repeated_events_become_one(run, namespace):
             event = {"reason": "FailedScheduling", "action": "Scheduling", "message": "no room", "type": "Warning"}
             await bench.do(*(d.RecordEvent(n, namespace, "a", uid, **event) for n in range(1, 6)))
             await bench.recorder.flush()
-        events = json.loads(await client.list(EVENTS, namespace))["items"]
+        events = json.loads(await client.list(EVENTS_V1, namespace))["items"]
         assert [e["note"] for e in events] == ["no room"]
         assert events[0]["regarding"]["uid"] == uid
 

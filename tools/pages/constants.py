@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from phalanx.base.well_known import GPU, NODE_LOST_TAINTS, UNSCHEDULABLE_TAINT
 from phalanx.engine.preemption.cost import ORDER
 from phalanx.engine.preemption.result import COST_FIELDS
 from phalanx.engine.scheduling.queue.units import QueueName
@@ -16,9 +17,8 @@ from phalanx.model.names import GENERATED_NAME, HASH_AT_END
 from phalanx.model.objects.devices import IMPLICIT_RESOURCE_PREFIX
 from phalanx.model.printing.groups import HEALTHY
 from phalanx.model.quantity import SUFFIXES
-from phalanx.serve.demo import GPU
-from phalanx.serve.queries.engine_view import ALONE, FLAGS, HIDDEN_RESOURCES, NOT_READY_TAINTS, RESOURCE_ORDER
-from phalanx.serve.queries.variant import CORDON_TAINT, MOST_NODES
+from phalanx.serve.queries.engine_view import ALONE, FLAGS, HIDDEN_RESOURCES, RESOURCE_ORDER
+from phalanx.serve.queries.variant import MOST_NODES
 from phalanx.serve.recording import FORMAT
 from phalanx.web.history import KEPT
 from phalanx.web.questions import KINDS, MOST_TEXT
@@ -33,8 +33,8 @@ CONSTANTS: dict[str, tuple[Any, str]] = {
     "DEVICE_CLASS_PREFIX": (IMPLICIT_RESOURCE_PREFIX, "Resources that stand for a class of devices begin so."),
     "HEALTHY": (HEALTHY, "The condition of a group that says what its pods do, not why it waits."),
     "GROUP_LABEL": (GROUP_LABEL, "The label by which a pod without the field says its group."),
-    "NOT_READY_TAINTS": (NOT_READY_TAINTS, "Taints of a node that does not answer."),
-    "CORDON_TAINT": (CORDON_TAINT, "The taint of a cordoned node."),
+    "NOT_READY_TAINTS": (NODE_LOST_TAINTS, "Taints of a node that does not answer."),
+    "CORDON_TAINT": (UNSCHEDULABLE_TAINT, "The taint of a cordoned node."),
     "KINDS": (KINDS, "Kinds by the first part of a key."),
     "ALONE": (ALONE, "First part of the key of pods without a group."),
     "SUFFIXES": (SUFFIXES, "Suffixes of quantities."),

@@ -9,7 +9,18 @@ from functools import lru_cache
 from typing import Protocol
 
 _DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-_UNIT_SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
+# Units of durations in Go notation, such as 1h30m.
+NANOSECONDS = {
+    "ns": 1,
+    "us": 10**3,
+    "µs": 10**3,
+    "μs": 10**3,
+    "ms": 10**6,
+    "s": 10**9,
+    "m": 60 * 10**9,
+    "h": 3600 * 10**9,
+}
+_UNIT_SECONDS = {unit: nanoseconds / 10**9 for unit, nanoseconds in NANOSECONDS.items()}
 
 
 class Clock(Protocol):

@@ -7,6 +7,7 @@ SCHEDULING_API = "scheduling.k8s.io"
 PHALANX_API = "scheduling.phalanx.dev"  # custom resources, annotations and labels of this project
 RBAC_API = "rbac.authorization.k8s.io"
 DEVICES_API = "resource.k8s.io"
+GROUP_APIS = (SCHEDULING_API, PHALANX_API)  # of PodGroups: native, and as custom resources
 
 # Taints of nodes
 NOT_READY_TAINT = "node.kubernetes.io/not-ready"
@@ -36,9 +37,13 @@ CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
-# Conditions of pods
+# Conditions of pods and workloads
 POD_SCHEDULED = "PodScheduled"
 DISRUPTION_TARGET = "DisruptionTarget"
+WORKLOAD_SCHEDULING_READY = "WorkloadSchedulingReady"  # of JobSets and LeaderWorkerSets
+# Reasons of PodScheduled
+UNSCHEDULABLE = "Unschedulable"
+SCHEDULER_ERROR = "SchedulerError"
 
 # Fields of pods
 REQUIRED_AFFINITY = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -58,6 +63,10 @@ PRESERVE_UNKNOWN_FIELDS = "x-kubernetes-preserve-unknown-fields"
 LIST_TYPE = "x-kubernetes-list-type"
 LIST_MAP_KEYS = "x-kubernetes-list-map-keys"
 
+ROOT_CA = "kube-root-ca.crt"  # the ConfigMap with the certificate of the API server
+API_SERVER_ADDRESS = "10.96.0.1"  # of the Service `kubernetes`: the first address of its range
+COMPUTE_RESOURCES = ("cpu", "memory", "ephemeral-storage")
+PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 NODE_LEASE_NAMESPACE = "kube-node-lease"
 GPU = "nvidia.com/gpu"
 PROTOBUF = "application/vnd.kubernetes.protobuf"

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from phalanx.base.well_known import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine import decisions as d
 from phalanx.engine import events as e
 from phalanx.engine.decisions import Decision
@@ -24,7 +25,6 @@ from phalanx.engine.scheduling.commit.cycle import ROW_WORK
 from phalanx.engine.scheduling.commit.overtaking import queue_order
 from phalanx.engine.scheduling.lifecycle.isolation import Isolation, object_of, room_only
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER
-from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.scheduling.scheduler import Scheduler, Watch
 from phalanx.engine.state.columns import NOT_OFFERED

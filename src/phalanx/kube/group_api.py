@@ -17,13 +17,13 @@ import msgspec
 
 from phalanx.base.client import Body, Call, Client, Resource, WatchEvent
 from phalanx.base.errors import Forbidden, NotFound
+from phalanx.base.resources import POD_GROUPS
 from phalanx.base.well_known import PHALANX_API, SCHEDULING_API
 from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)
 
 KINDS = {"workloads": "Workload", "podgroups": "PodGroup", "compositepodgroups": "CompositePodGroup"}
-_PROBE = Resource(SCHEDULING_API, "v1beta1", "podgroups", "PodGroup")
 
 
 class GroupApi(Client):
@@ -44,11 +44,11 @@ class GroupApi(Client):
         """
         for group in (SCHEDULING_API, PHALANX_API):
             try:
-                await self._client.list(replace(_PROBE, group=group), limit=1)
+                await self._client.list(replace(POD_GROUPS, group=group), limit=1)
             except NotFound:
                 continue
             except Forbidden:
-                if not await self._client.served(replace(_PROBE, group=group)):
+                if not await self._client.served(replace(POD_GROUPS, group=group)):
                     continue
             if group != self.group:  # several informers ask at the same time
                 self.group = group

@@ -15,16 +15,16 @@ from typing import Any
 
 import msgspec
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import ApiProblem, NotFound
 from phalanx.base.ids import generate_suffix
+from phalanx.base.resources import EVENTS_V1
 from phalanx.base.retry import retrying
 from phalanx.base.tasks import run_all
 
 log = logging.getLogger(__name__)
 
-EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 MAX_NOTE = 1024
 QUEUE = 10_000
 SERIES_INTERVAL = 30.0  # seconds between two writes of one series
@@ -158,11 +158,11 @@ class Recorder:
 
     async def _create(self, body: dict[str, Any]) -> None:
         namespace = body["metadata"]["namespace"]
-        await retrying(lambda: self._client.create(EVENTS, body, namespace), self._rng, attempts=3, idempotent=True)
+        await retrying(lambda: self._client.create(EVENTS_V1, body, namespace), self._rng, attempts=3, idempotent=True)
 
     async def _update_series(self, namespace: str, name: str, count: int, last: float) -> None:
         patch = {"series": {"count": count, "lastObservedTime": rfc3339_micro(last)}}
         try:
-            await self._client.patch(EVENTS, name, patch, namespace)
+            await self._client.patch(EVENTS_V1, name, patch, namespace)
         except NotFound:
             log.debug("event %s/%s is gone; its series ends", namespace, name)

@@ -22,7 +22,7 @@ from phalanx.model.yaml_body import MAX_VALUES, too_many_values
 
 MAGIC = b"k8s\x00"
 _MAX_DEPTH = 100  # levels of messages; real objects stay below 30
-_SCHEMA_PROPS = "apiextensions/v1.JSONSchemaProps"
+SCHEMA_PROPS = "apiextensions/v1.JSONSchemaProps"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -245,7 +245,7 @@ def _schema_union(raw: memoryview, field: Field, depth: int) -> Any:
     schema: Any = None
     many: list[Any] = []
     allows = False
-    props = tables.record(_SCHEMA_PROPS)
+    props = tables.record(SCHEMA_PROPS)
     schema_number = 2 if field.wire == "orbool" else 1
     for number, wire, inner in _records(raw):
         if number == schema_number:

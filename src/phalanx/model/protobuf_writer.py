@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from phalanx.base.clock import NANOSECONDS
 from phalanx.model import tables
 from phalanx.model.kinds import Json
+from phalanx.model.protobuf import SCHEMA_PROPS
 from phalanx.model.schema import Field, ListOf, MapOf, Object, Scalar, Type
 
 MAGIC = b"k8s\x00"
-_SCHEMA_PROPS = "apiextensions/v1.JSONSchemaProps"
 _DURATION = re.compile(r"(\d+(?:\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)")
-_NANOS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 
 
 def write(obj: Json, schema: Object) -> bytes:
@@ -244,12 +244,12 @@ def _time(text: str) -> bytes:
 
 
 def _nanos(text: str) -> int:
-    total = sum(round(float(amount) * _NANOS[unit]) for amount, unit in _DURATION.findall(text))
+    total = sum(round(float(amount) * NANOSECONDS[unit]) for amount, unit in _DURATION.findall(text))
     return -total if text.startswith("-") else total
 
 
 def _schema_union(value: Any, field: Field) -> bytes:
-    props = tables.record(_SCHEMA_PROPS)
+    props = tables.record(SCHEMA_PROPS)
     if field.wire == "orbool":
         return integer(1, value) if isinstance(value, bool) else integer(1, 1) + block(2, message(value, props))
     if isinstance(value, dict):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from phalanx.base.well_known import UNSCHEDULABLE_TAINT
 from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.devices import DeviceTaint, DeviceToleration
 from phalanx.model.objects.pod import Toleration
@@ -11,6 +12,7 @@ from phalanx.model.objects.pod import Toleration
 NO_SCHEDULE = "NoSchedule"
 NO_EXECUTE = "NoExecute"
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
+CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect=NO_SCHEDULE)  # what a cordoned node stands for, with or without it
 
 
 def tolerates(toleration: Toleration, taint: Taint) -> bool:

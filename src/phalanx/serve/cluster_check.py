@@ -21,7 +21,7 @@ from cryptography import x509
 from phalanx.base.client import Resource
 from phalanx.base.clock import Clock, parse_rfc3339
 from phalanx.base.errors import ApiProblem, ConfigProblem, Forbidden, NotFound, Unauthorized, Unreachable
-from phalanx.base.resources import LEASES, PODS
+from phalanx.base.resources import LEASES, MUTATING_WEBHOOKS, PODS
 from phalanx.base.well_known import PHALANX_API, SCHEDULING_API
 from phalanx.kube.client import HttpClient
 from phalanx.kube.group_api import GroupApi
@@ -48,9 +48,6 @@ PUBLISHED_AFTER = 3.0  # seconds in which an API server publishes the schema of 
 REVIEWS_AT_ONCE = 16
 NO_AUTHORITY = "it has no caBundle: the controllers have not started, or may not write it"
 
-_HOOKS = Resource(
-    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
-)
 _SUBJECTS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", False)
 _SELF = Resource("authentication.k8s.io", "v1", "selfsubjectreviews", "SelfSubjectReview", False)
 _INSTALL = (
@@ -213,7 +210,7 @@ class ClusterCheck:
 
     async def _webhook(self) -> Check:
         try:
-            hooks = msgspec.json.decode(await self._client.get(_HOOKS, "phalanx"))["webhooks"]
+            hooks = msgspec.json.decode(await self._client.get(MUTATING_WEBHOOKS, "phalanx"))["webhooks"]
         except NotFound:
             todo = "without it pods are linked by label a moment after they are created; deploy/ has it"
             return Check("webhook", ABSENT, "there is no MutatingWebhookConfiguration phalanx", todo)

@@ -20,12 +20,12 @@ from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.base.well_known import DISRUPTION_TARGET, GPU
+from phalanx.local.nodes.topology import RACK
 from phalanx.model.kinds import Json
 from phalanx.serve.settings import packaged_text
 
 NODES = 32
 TOPOLOGY = "blocks=2,racks=4"  # eight nodes of eight GPUs in each rack
-RACK = "topology.phalanx.dev/rack"
 OURS = ("training-", "inference-", "evaluation", "incident")  # prefixes of the names of its pods and Jobs
 
 MANIFEST = "examples/urgent.yaml"  # an installed package has no folder of examples

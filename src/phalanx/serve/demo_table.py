@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from phalanx.engine.scheduling.lifecycle.pod_status import UNSCHEDULABLE
+from phalanx.base.well_known import UNSCHEDULABLE
 from phalanx.model.kinds import Json
 from phalanx.model.printing.groups import HEALTHY
 from phalanx.serve.queries.engine_view import EngineReader

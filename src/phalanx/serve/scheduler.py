@@ -21,10 +21,10 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, MonotonicTime
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.base.tasks import begin, cause_of_end, end, run_all
+from phalanx.base.well_known import SCHEDULER_ERROR
 from phalanx.engine import events
 from phalanx.engine.decisions import Decision, SetGroupCondition, SetPodCondition
 from phalanx.engine.engine import Engine
-from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR
 from phalanx.kube.executor import Executor
 from phalanx.kube.observed_client import ObservedClient
 from phalanx.kube.placement_lease import PlacementLease

@@ -13,16 +13,13 @@ import logging
 import msgspec
 from cryptography import x509
 
-from phalanx.base.client import Client, Resource
+from phalanx.base.client import Client
 from phalanx.base.errors import AlreadyExists, ApiProblem, ConfigProblem, Conflict, NotFound
-from phalanx.base.resources import SECRETS
+from phalanx.base.resources import MUTATING_WEBHOOKS, SECRETS
 from phalanx.local.api.tls import Identity, Pair, load_identity
 
 log = logging.getLogger(__name__)
 
-CONFIGURATIONS = Resource(
-    "admissionregistration.k8s.io", "v1", "mutatingwebhookconfigurations", "MutatingWebhookConfiguration", False
-)
 _RENEW = datetime.timedelta(days=30)
 
 
@@ -92,13 +89,13 @@ async def publish(client: Client, configuration: str, authority: bytes, *, quiet
     failure."""
     bundle = base64.b64encode(authority).decode()
     try:
-        known = msgspec.json.decode(await client.get(CONFIGURATIONS, configuration))
+        known = msgspec.json.decode(await client.get(MUTATING_WEBHOOKS, configuration))
         patch: list[dict[str, str]] = []
         for number, hook in enumerate(known.get("webhooks") or ()):
             if (hook.get("clientConfig") or {}).get("caBundle") != bundle:
                 patch.append({"op": "add", "path": f"/webhooks/{number}/clientConfig/caBundle", "value": bundle})
         if patch:
-            await client.patch(CONFIGURATIONS, configuration, patch, patch_type="application/json-patch+json")
+            await client.patch(MUTATING_WEBHOOKS, configuration, patch, patch_type="application/json-patch+json")
             log.info("the CA bundle of MutatingWebhookConfiguration %s was written", configuration)
         return True
     except ApiProblem as problem:

@@ -7,11 +7,12 @@ from datetime import UTC, datetime, timedelta, timezone, tzinfo
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from phalanx.base.clock import NANOSECONDS
+
 from ..declarations import function, member
 from ..types import DURATION, INT, STRING, TIMESTAMP
 from ..values import MAX_INT, MIN_INT, Duration, EvaluationError, Timestamp
 
-_UNITS = {"ns": 1, "us": 10**3, "µs": 10**3, "μs": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}
 _PART = re.compile(r"([0-9]*)(?:\.([0-9]*))?(ns|us|µs|μs|ms|s|m|h)")
 _STAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:[.,](\d+))?(Z|z|[+-]\d\d:\d\d)", re.ASCII)
 MIN_STAMP = -62135596800 * 10**9  # 0001-01-01T00:00:00Z
@@ -43,7 +44,7 @@ def parse_duration(text: str) -> Duration:
         part = _PART.match(body, at)
         if part is None or not (part[1] or part[2]) or len(part.group()) > 40:
             break
-        unit = _UNITS[part[3]]
+        unit = NANOSECONDS[part[3]]
         total += int(part[1] or 0) * unit
         if part[2]:
             total += int(part[2]) * unit // 10 ** len(part[2])

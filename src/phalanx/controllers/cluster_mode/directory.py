@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from phalanx.base.informer import ObjectChange
+from phalanx.base.resources import POD_GROUPS
 from phalanx.controllers.cluster_mode.completed_slots import CompletedSlots, minimum_of
 from phalanx.controllers.cluster_mode.linking import (
     Abilities,
@@ -24,7 +25,7 @@ from phalanx.controllers.cluster_mode.linking import (
     scheduler_for,
 )
 from phalanx.controllers.grouping.compare import Difference, difference
-from phalanx.controllers.grouping.core import POD_GROUPS, Grouping, GroupingRefused, Json, Link
+from phalanx.controllers.grouping.core import Grouping, GroupingRefused, Json, Link
 from phalanx.controllers.grouping.names import LABEL, SUBDOMAIN
 from phalanx.controllers.grouping.priorities import policy_of, value_of
 from phalanx.controllers.grouping.replacement import with_successor

@@ -13,7 +13,7 @@ from enum import Enum
 import msgspec
 
 from phalanx.base.errors import AlreadyExists, Conflict, Invalid, NotFound
-from phalanx.base.resources import PODS, PRIORITY_CLASSES
+from phalanx.base.resources import PODS, PRIORITY_CLASSES, WORKLOADS
 from phalanx.controllers.cluster_mode.directory import MANAGED_BY, MANAGER, is_ours
 from phalanx.controllers.grouping.compare import (
     Difference,
@@ -22,7 +22,7 @@ from phalanx.controllers.grouping.compare import (
     with_counts_of,
     with_dropped_fields_annotated,
 )
-from phalanx.controllers.grouping.core import WORKLOADS, WORKLOADS_V1ALPHA1, Grouping, GroupingRefused, Json, flat
+from phalanx.controllers.grouping.core import WORKLOADS_V1ALPHA1, Grouping, GroupingRefused, Json, flat
 from phalanx.controllers.grouping.priorities import default_class, value_of
 from phalanx.controllers.runtime.controller import Caches
 from phalanx.controllers.runtime.groups import Groups, clash, of_namesake

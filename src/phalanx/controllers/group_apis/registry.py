@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from phalanx.base.client import Resource
+from phalanx.base.resources import POD_GROUPS
 from phalanx.base.well_known import COSCHEDULING_POD_GROUP
 from phalanx.controllers.group_apis.contract import Replica, SchedulerProvider, metadata_of, put
 from phalanx.controllers.grouping.annotations import workload_annotations
-from phalanx.controllers.grouping.core import POD_GROUPS, GroupingRefused, Link
+from phalanx.controllers.grouping.core import GroupingRefused, Link
 from phalanx.controllers.grouping.parts import disruption_of
 from phalanx.model.annotation_values import MAX_INT32, natural
 from phalanx.model.groups import MIN_RESOURCES

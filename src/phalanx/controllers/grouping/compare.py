@@ -6,7 +6,8 @@ import copy
 from enum import Enum
 from typing import Any
 
-from phalanx.controllers.grouping.core import WORKLOADS, Json
+from phalanx.base.resources import WORKLOADS
+from phalanx.controllers.grouping.core import Json
 from phalanx.model.groups.keys import PART_OF
 from phalanx.model.groups.policy import SHORT_FORMS
 

@@ -15,10 +15,7 @@ from phalanx.model.groups.keys import PART_OF
 from phalanx.model.groups.policy import SHORT_FORMS
 from phalanx.model.kinds import Json as Json
 
-WORKLOADS = Resource(SCHEDULING_API, "v1beta1", "workloads", "Workload")
 WORKLOADS_V1ALPHA1 = Resource(SCHEDULING_API, "v1alpha1", "workloads", "Workload")  # KEP-4671: spec.podGroups
-POD_GROUPS = Resource(SCHEDULING_API, "v1beta1", "podgroups", "PodGroup")
-COMPOSITE_POD_GROUPS = Resource(SCHEDULING_API, "v1alpha3", "compositepodgroups", "CompositePodGroup")
 
 # Downward annotations of Kubernetes 1.37: a parent names the template that a child controller's pods use.
 GROUP_TEMPLATE = f"{SCHEDULING_API}/group-template-name"

@@ -16,13 +16,11 @@ from typing import Any
 import msgspec
 
 from phalanx.base.client import Resource
+from phalanx.base.resources import COMPOSITE_POD_GROUPS, POD_GROUPS, WORKLOADS
 from phalanx.base.well_known import PHALANX_API
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import (
-    COMPOSITE_POD_GROUPS,
     MAX_TEMPLATES,
-    POD_GROUPS,
-    WORKLOADS,
     WORKLOADS_V1ALPHA1,
     Grouping,
     GroupingRefused,

@@ -9,14 +9,12 @@ import copy
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+from phalanx.base.resources import COMPOSITE_POD_GROUPS, POD_GROUPS, WORKLOADS
 from phalanx.controllers.grouping.core import (
     ADOPTED,
-    COMPOSITE_POD_GROUPS,
     GENERATED,
     GROUP_TEMPLATE,
     PARENT_COMPOSITE,
-    POD_GROUPS,
-    WORKLOADS,
     Grouping,
     GroupingRefused,
     Json,

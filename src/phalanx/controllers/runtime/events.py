@@ -11,11 +11,11 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339_micro
 from phalanx.base.errors import AlreadyExists, ApiProblem, NotFound
 from phalanx.base.ids import fnv1a_32
+from phalanx.base.resources import EVENTS_V1
 from phalanx.model.kinds import Json
 
 log = logging.getLogger(__name__)
 
-EVENTS = Resource("events.k8s.io", "v1", "events", "Event")
 MAX_NOTE = 1024
 WAITING = 10_000  # the oldest events are dropped when the writer falls behind
 REMEMBERED = 10_000
@@ -53,7 +53,7 @@ class Events:
             return
         digest = fnv1a_32(f"{meta['uid']}/{reason}/{note}{distinct}".encode())
         event = {
-            "apiVersion": EVENTS.api_version,
+            "apiVersion": EVENTS_V1.api_version,
             "kind": "Event",
             # The name is a hash of the content: a restarted controller does not record the Event again.
             "metadata": {"name": f"{meta['name'][:230]}.{digest:08x}", "namespace": meta["namespace"]},
@@ -112,6 +112,6 @@ class Events:
         meta = event["metadata"]
         if "series" in event:
             with suppress(NotFound):
-                await self._client.patch(EVENTS, meta["name"], {"series": event["series"]}, meta["namespace"])
+                await self._client.patch(EVENTS_V1, meta["name"], {"series": event["series"]}, meta["namespace"])
                 return
-        await self._client.create(EVENTS, event, meta["namespace"])
+        await self._client.create(EVENTS_V1, event, meta["namespace"])

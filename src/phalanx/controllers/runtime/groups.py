@@ -14,7 +14,7 @@ import msgspec
 
 from phalanx.base.client import Resource
 from phalanx.base.errors import AlreadyExists, Invalid
-from phalanx.base.resources import PRIORITY_CLASSES
+from phalanx.base.resources import COMPOSITE_POD_GROUPS, POD_GROUPS, PRIORITY_CLASSES, WORKLOADS
 from phalanx.base.work import WorkQueue
 from phalanx.controllers.grouping.compare import (
     Difference,
@@ -26,11 +26,8 @@ from phalanx.controllers.grouping.compare import (
 )
 from phalanx.controllers.grouping.core import (
     ADOPTED,
-    COMPOSITE_POD_GROUPS,
     GENERATED,
     PARENT_COMPOSITE,
-    POD_GROUPS,
-    WORKLOADS,
     WORKLOADS_V1ALPHA1,
     Grouping,
     GroupingRefused,

@@ -40,7 +40,7 @@ from phalanx.engine.groups.group_state import HEALTHY
 from phalanx.engine.groups.messages import owner_of, scheduled
 from phalanx.engine.placement.blockers import blocker_texts, rules_sentence
 from phalanx.engine.placement.outcome import amount_word, domain_word
-from phalanx.engine.placement.plain import of_group, of_nodes, sentence_case
+from phalanx.engine.placement.plain import INSUFFICIENT, of_group, of_nodes, sentence_case
 from phalanx.engine.placement.problem import DEVICES
 from phalanx.engine.placement.rule_words import rules_of
 from phalanx.engine.scheduling.attempt.answers import Placed, Refused
@@ -55,7 +55,6 @@ from phalanx.model.objects import Workload
 if TYPE_CHECKING:
     from phalanx.engine.scheduling.scheduler import Scheduler
 
-_INSUFFICIENT = "Insufficient "
 _EVENTS = {
     Wake.DEVICES: "a claim, a device or a device class changes",
     Wake.STORAGE: "a volume, claim or storage class changes",
@@ -463,7 +462,7 @@ class _Query:
                 return f"a {domain_word(proof.key)} has room for it"
             reasons = [out.reason for out in proof.ruled_out]
             short = {proof.limiting} - {""}
-        short |= {reason.removeprefix(_INSUFFICIENT) for reason in reasons if reason.startswith(_INSUFFICIENT)}
+        short |= {reason.removeprefix(INSUFFICIENT) for reason in reasons if reason.startswith(INSUFFICIENT)}
         if DEVICES in short:
             return "devices that its claims ask for are free"
         names = self._scheduler.columns.resource_names

@@ -23,6 +23,7 @@ from phalanx.engine.explain.trial import TrialAttempt
 from phalanx.engine.explain.values import GroupDemand, NodeDemand, NodesNeeded, PodDemand, Relaxation, ShapeDemand
 from phalanx.engine.placement.outcome import domain_phrase, plural
 from phalanx.engine.scheduling.attempt.answers import Answer, Cause, NominatedAfterPreemption, Placed, Refused
+from phalanx.engine.scheduling.attempt.attempt import LACKS_ROOM
 from phalanx.engine.scheduling.queue.units import (
     AttemptUnit,
     GroupTree,
@@ -42,7 +43,6 @@ MOST_UNITS = 500  # units tried per answer
 MOST_NODES = 2048  # nodes added for one unit
 MOST_DOMAINS = 64  # domains tried per unit and shape
 MOST_DROPS = 64  # up to this number, each node is checked for necessity
-_LACKS_NODES = frozenset({Cause.ROOM, Cause.RULES, Cause.EXTRAS, Cause.WHOLE})
 _WAITS = (QueueName.ACTIVE, QueueName.BACKOFF, QueueName.WAITING, QueueName.SEARCH)
 
 
@@ -342,7 +342,7 @@ def _missing(target: AttemptUnit, answer: Answer) -> bool:
         return False
     if isinstance(answer, Placed):
         return len(answer.assignment) < len(target.records)
-    return answer.cause in _LACKS_NODES and not (answer.cause is Cause.EXTRAS and answer.hopeless)
+    return answer.cause in LACKS_ROOM and not (answer.cause is Cause.EXTRAS and answer.hopeless)
 
 
 def _key_of(target: AttemptUnit) -> str:

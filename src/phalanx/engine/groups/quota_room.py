@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from phalanx.base.well_known import COMPUTE_RESOURCES
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.requests import pod_request, requested_amount
@@ -15,7 +16,6 @@ from phalanx.model.objects import Pod, ResourceQuota
 from phalanx.model.objects.cluster import ScopeRequirement
 
 _COUNTS = ("pods", "count/pods")
-_COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
 def allowed(state: ClusterState, namespace: str, pod: Pod, count: int, reserved: Iterable[PodRecord]) -> int:
@@ -94,7 +94,7 @@ def _counted(name: str, pod: Pod, wants: dict[str, float]) -> tuple[str, float]:
             requested_amount(resource, (c.resources.limits or {}).get(resource, "0")) for c in pod.spec.containers
         )
     resource = name.removeprefix("requests.")
-    if resource != name or name in _COMPUTE:
+    if resource != name or name in COMPUTE_RESOURCES:
         return resource, wants.get(resource, 0.0)
     return name, 0.0
 

@@ -37,11 +37,9 @@ from phalanx.engine.state.pod_rules import ANTI, terms_of_shape
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import GroupForest, GroupKey
-from phalanx.model.objects.cluster import Taint
 from phalanx.model.objects.pod import NodeSelector
-from phalanx.model.tolerations import NO_SCHEDULE, tolerated, untolerated
+from phalanx.model.tolerations import CORDON, tolerated, untolerated
 
-_CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect=NO_SCHEDULE)
 MOST_BLOCKERS = 6
 MOST_VALUES = 20  # of a label that are sorted to name the first of them
 
@@ -221,7 +219,7 @@ def _taints(columns: Columns, shape: Shape, rows: Bools) -> Iterator[Blocker]:
             closed[taint_text(taint)] += count
             continue
         cordoned = columns.unschedulable[: columns.n][rows & (columns.taint_set[: columns.n] == number)]
-        if not cordoned.all() or tolerated(shape.tolerations, _CORDON):
+        if not cordoned.all() or tolerated(shape.tolerations, CORDON):
             return
         closed["cordoned"] += count
     worst, count = closed.most_common(1)[0]

@@ -12,7 +12,7 @@ from typing import Protocol
 from phalanx.engine.placement.outcome import domain_phrase, plural
 from phalanx.engine.placement.problem import DEVICES, FEW_PER_NODE
 
-_INSUFFICIENT = "Insufficient "
+INSUFFICIENT = "Insufficient "
 CANNOT_ALLOCATE = "cannot allocate all claims"
 INVALID_POOLS = "invalid resource pools were encountered"
 CLAIM_ELSEWHERE = "resourceclaim not available on the node"
@@ -198,8 +198,8 @@ def because(reason: str, nodes: int = 0, rules: RuleWords = NO_RULES) -> str:
     if named := _named(reason, rules):
         plural_verb, verb = next(((many, one) for many, one in _OF_ONE if named.startswith(many)), ("", ""))
         return verb + named.removeprefix(plural_verb) if nodes == 1 else named
-    if reason.startswith(_INSUFFICIENT):
-        return f"short of {resource_word(reason.removeprefix(_INSUFFICIENT))}"
+    if reason.startswith(INSUFFICIENT):
+        return f"short of {resource_word(reason.removeprefix(INSUFFICIENT))}"
     if reason == CANNOT_ALLOCATE:
         return "lacks free devices for its claims" if nodes == 1 else "lack free devices for its claims"
     words = next((words for start, _, words in _FILTERS if words and reason.startswith(start)), "")
@@ -212,8 +212,8 @@ def _named(reason: str, rules: RuleWords) -> str:
 
 def code_of_filter(reason: str) -> tuple[str, str]:
     """Return (reason for programs, resource if one is short) of a filter's reason."""
-    if reason.startswith(_INSUFFICIENT):
-        return "Insufficient", reason.removeprefix(_INSUFFICIENT)
+    if reason.startswith(INSUFFICIENT):
+        return "Insufficient", reason.removeprefix(INSUFFICIENT)
     if reason == CANNOT_ALLOCATE:
         return NO_DEVICES
     return next((code for start, code, _ in _FILTERS if reason.startswith(start)), "DoesNotFit"), ""

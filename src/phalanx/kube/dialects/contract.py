@@ -30,7 +30,6 @@ from phalanx.model.objects.meta import ObjectMeta, Struct
 
 MOST_MEMBERS = 100_000  # the same limit as for workloads of Phalanx's own controllers
 MOST_SUBGROUPS = 256
-UNSCHEDULABLE = "Unschedulable"
 
 
 class ForeignGroup(Struct, frozen=True):

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from phalanx.base.client import Resource
+from phalanx.base.well_known import UNSCHEDULABLE
 from phalanx.kube.dialects.contract import (
     MOST_SUBGROUPS,
     NOWHERE,
-    UNSCHEDULABLE,
     ForeignGroup,
     GroupProgress,
     InvalidGroup,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from phalanx.base.client import Resource
+from phalanx.base.well_known import UNSCHEDULABLE
 from phalanx.kube.dialects.contract import (
     MOST_SUBGROUPS,
     NOWHERE,
-    UNSCHEDULABLE,
     ForeignGroup,
     GroupProgress,
     InvalidGroup,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
+from phalanx.base.well_known import PREEMPTION_POLICIES
 from phalanx.local.api.context import Context
 from phalanx.local.api.problems import forbidden
 from phalanx.local.api.view import decode
@@ -12,7 +13,6 @@ from phalanx.model.kinds import Json, Kind
 
 RESOURCE = "priorityclasses.scheduling.k8s.io"
 _NOUN = {"podgroups": "pod group", "compositepodgroups": "composite pod group"}
-_POLICIES = ("PreemptLowerPriority", "Never")
 
 
 class PriorityClassView(msgspec.Struct, frozen=True):
@@ -70,7 +70,7 @@ class Priorities:
         spec["priority"] = found.value
         if not self._gates("PodGroupPreemptionPolicy") or not found.policy:
             return
-        if found.policy not in _POLICIES:
+        if found.policy not in PREEMPTION_POLICIES:
             raise forbidden(
                 kind,
                 _name(group),

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 import msgspec
 
 from phalanx.base.errors import Forbidden
-from phalanx.base.well_known import PREFERRED_AFFINITY, REQUIRED_AFFINITY
+from phalanx.base.well_known import COMPUTE_RESOURCES, PREFERRED_AFFINITY, REQUIRED_AFFINITY
 from phalanx.local.api.context import Context
 from phalanx.local.api.problems import forbidden
 from phalanx.local.api.view import decode
@@ -28,7 +28,6 @@ DEVICES_OF_A_CLAIM = 32  # at most, as in resource.k8s.io
 _SHORT = frozenset(
     ("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims")
 )
-_COMPUTE = ("cpu", "memory", "ephemeral-storage")
 
 
 class QuotaCharge(msgspec.Struct, frozen=True):
@@ -165,7 +164,7 @@ class Quotas:
             part, _, plain = resource.rpartition(".")
             if resource in ("cpu", "memory"):
                 part, plain = "requests", resource
-            if part not in ("requests", "limits") or plain not in _COMPUTE:
+            if part not in ("requests", "limits") or plain not in COMPUTE_RESOURCES:
                 continue
             names = sorted(
                 {
@@ -312,7 +311,7 @@ def _pod_charge(pod: Json, found: Amounts) -> QuotaCharge:
         found["pods"] = ONE
         for name, amount in requests.items():
             found[f"requests.{name}"] = amount
-            if name in _COMPUTE or name.startswith("hugepages-"):
+            if name in COMPUTE_RESOURCES or name.startswith("hugepages-"):
                 found[name] = amount
         for name, amount in limits.items():
             found[f"limits.{name}"] = amount

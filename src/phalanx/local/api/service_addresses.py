@@ -11,13 +11,13 @@ import hashlib
 import ipaddress
 from collections.abc import Iterator
 
+from phalanx.base.well_known import API_SERVER_ADDRESS
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import StoreProtocol
 from phalanx.model.fieldpath import invalid
 from phalanx.model.kinds import FieldError, Json
 
 RANGE = ipaddress.ip_network("10.96.0.0/12")
-RESERVED = "10.96.0.1"  # of the Service `kubernetes`
 FIRST_PORT, LAST_PORT = 30000, 32767
 _SERVICES, _CIDRS = "services", "servicecidrs.networking.k8s.io"
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
@@ -153,7 +153,7 @@ def _addresses(me: Holder) -> Iterator[str]:
     size, start = RANGE.num_addresses - 2, _start(me, "")
     for step in range(size):
         found = str(RANGE[1 + (start + step) % size])
-        if found != RESERVED:
+        if found != API_SERVER_ADDRESS:
             yield found
 
 

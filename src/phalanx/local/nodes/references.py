@@ -7,11 +7,11 @@ import msgspec
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import NotFound
 from phalanx.base.resources import CONFIG_MAPS, SECRETS
+from phalanx.base.well_known import ROOT_CA
 from phalanx.model.objects.meta import Struct
 
 TRUST_BUNDLES = Resource("certificates.k8s.io", "v1", "clustertrustbundles", "ClusterTrustBundle", namespaced=False)
 # Every pod mounts the CA certificate of its API server; no simulated container reads it.
-_NEVER_READ = "kube-root-ca.crt"
 
 
 class _Named(Struct, frozen=True, gc=False):
@@ -102,7 +102,7 @@ def needs_of(body: bytes) -> list[Need]:
             ]
     for container in (*(spec.init_containers or ()), *(spec.containers or ())):
         found += _of_environment(container)
-    return [need for need in found if need.name and need.name != _NEVER_READ]
+    return [need for need in found if need.name and need.name != ROOT_CA]
 
 
 def _of_environment(container: _Container) -> list[Need]:

@@ -15,6 +15,7 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, Conflict, Forbidden, NotFound
 from phalanx.base.resources import CONFIG_MAPS, NAMESPACES
+from phalanx.base.well_known import ROOT_CA
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.metadata_feed import MetadataBody, MetadataFeed, MetadataItem, ObjectMetadata
 from phalanx.model.kinds import Kind, Registry
@@ -187,8 +188,7 @@ class NamespaceDeleter:
 
 SERVICE_ACCOUNTS = Resource("", "v1", "serviceaccounts", "ServiceAccount")
 ACCOUNT = "default"
-CERTIFICATE = "kube-root-ca.crt"
-_DEFAULTS = {("serviceaccounts", ACCOUNT), ("configmaps", CERTIFICATE)}
+_DEFAULTS = {("serviceaccounts", ACCOUNT), ("configmaps", ROOT_CA)}
 
 
 class NamespaceDefaults:
@@ -208,7 +208,7 @@ class NamespaceDefaults:
         if after is not None:
             if before is None and after.kind.key == "namespaces":
                 self._work.add(after.meta.name)
-            elif before is not None and (after.kind.key, after.meta.name) == ("configmaps", CERTIFICATE):
+            elif before is not None and (after.kind.key, after.meta.name) == ("configmaps", ROOT_CA):
                 self._work.add(after.meta.namespace)
         elif before is not None and (before.kind.key, before.meta.name) in _DEFAULTS:
             self._work.add(before.meta.namespace)
@@ -218,16 +218,14 @@ class NamespaceDefaults:
         await self._ensure(SERVICE_ACCOUNTS, account, namespace)
         if self._ca is not None:
             why = "The certificate that signs this API server's, for clients inside the cluster."
-            metadata = {"name": CERTIFICATE, "annotations": {"kubernetes.io/description": why}}
+            metadata = {"name": ROOT_CA, "annotations": {"kubernetes.io/description": why}}
             data = {"ca.crt": self._ca.decode()}
             body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
             await self._ensure(CONFIG_MAPS, body, namespace)
             try:
-                current: dict[str, Any] = msgspec.json.decode(
-                    await self._client.get(CONFIG_MAPS, CERTIFICATE, namespace)
-                )
+                current: dict[str, Any] = msgspec.json.decode(await self._client.get(CONFIG_MAPS, ROOT_CA, namespace))
                 if current.get("data") != data:
-                    await self._client.update(CONFIG_MAPS, CERTIFICATE, {**current, "data": data}, namespace)
+                    await self._client.update(CONFIG_MAPS, ROOT_CA, {**current, "data": data}, namespace)
             except (NotFound, Forbidden):
                 return
 

@@ -15,12 +15,12 @@ from phalanx.base.client import Client, Resource
 from phalanx.base.clock import Clock, rfc3339
 from phalanx.base.errors import AlreadyExists, Forbidden, NotFound
 from phalanx.base.resources import ENDPOINT_SLICES, ENDPOINTS, SERVICES
+from phalanx.base.well_known import API_SERVER_ADDRESS
 from phalanx.base.work import WorkQueue
 from phalanx.local.system_controllers.metadata_feed import MetadataFeed, MetadataItem
 
 NAMESPACE, NAME = "default", "kubernetes"
 CIDR = "10.96.0.0/12"
-CLUSTER_IP = "10.96.0.1"  # the first address of the range
 PORT = 443
 CIDRS = Resource("networking.k8s.io", "v1", "servicecidrs", "ServiceCIDR", namespaced=False)
 _CIDR = "servicecidrs.networking.k8s.io"
@@ -116,7 +116,7 @@ def _bodies(place: ServiceAddress) -> dict[str, dict[str, Any]]:
         "apiVersion": "v1",
         "kind": "Service",
         "metadata": {"name": NAME, "labels": labels},
-        "spec": {"clusterIP": CLUSTER_IP, "ports": [outside], "type": "ClusterIP"},
+        "spec": {"clusterIP": API_SERVER_ADDRESS, "ports": [outside], "type": "ClusterIP"},
     }
     endpoints: dict[str, Any] = {
         "apiVersion": "v1",

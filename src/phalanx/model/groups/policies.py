@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from phalanx.base.well_known import GROUP_APIS
 from phalanx.model.groups.group import Group, GroupSpec
 from phalanx.model.groups.keys import PART_OF, WORKLOAD, GroupKey
 from phalanx.model.groups.links import Workloads
@@ -20,10 +21,6 @@ from phalanx.model.objects.policy import WorkloadPolicy, WorkloadPolicySpec
 
 Name = tuple[str, str]  # namespace and name of a WorkloadPolicy
 Source = PodGroup | CompositePodGroup | Workload | None
-_GROUP_APIS = (
-    "scheduling.k8s.io",
-    "scheduling.phalanx.dev",
-)  # of the same kinds: native and custom resources
 
 
 class Target(NamedTuple):
@@ -53,7 +50,7 @@ class PolicyEntry(msgspec.Struct, frozen=True):
 
     def is_about(self, api_group: str) -> bool:
         wanted = self.policy.spec.target_ref.api_group
-        return not wanted or wanted == api_group or (wanted in _GROUP_APIS and api_group in _GROUP_APIS)
+        return not wanted or wanted == api_group or (wanted in GROUP_APIS and api_group in GROUP_APIS)
 
 
 class Effective(NamedTuple):
@@ -108,7 +105,7 @@ class Policies:
         found: dict[str, tuple[Name, WorkloadPolicySpec]] = {}  # by API group
         for entry in self._by_target.get(target, ()):
             spec = entry.policy.spec
-            group = _GROUP_APIS[0] if spec.target_ref.api_group in _GROUP_APIS else spec.target_ref.api_group
+            group = GROUP_APIS[0] if spec.target_ref.api_group in GROUP_APIS else spec.target_ref.api_group
             found.setdefault(group, (entry.name, spec))
             if not group:
                 break  # it is about objects of every API group
@@ -212,9 +209,9 @@ def _targets(
     namespace = key.namespace
     for group in (key, *(each.key for each in above)):
         if group.kind != WORKLOAD:
-            yield Target(namespace, group.kind, group.name), _GROUP_APIS[0]
+            yield Target(namespace, group.kind, group.name), GROUP_APIS[0]
     if workload:
-        yield Target(namespace, WORKLOAD, workload), _GROUP_APIS[0]
+        yield Target(namespace, WORKLOAD, workload), GROUP_APIS[0]
     for owner in owners:
         for api_group, kind, name in _owners_of(owner):
             yield Target(namespace, kind, name), api_group

@@ -77,14 +77,7 @@ POD_GROUP: tuple[Column, ...] = (
     column("Status", status_word, description="The state of the group now."),
     AGE,
 )
-COMPOSITE_POD_GROUP: tuple[Column, ...] = (
-    NAME,
-    _POLICY,
-    _WORKLOAD,
-    column("Pods", _pods_of_group, description="Pods with a node, of all."),
-    column("Status", status_word, description="The state of the group now."),
-    AGE,
-)
+COMPOSITE_POD_GROUP = POD_GROUP
 
 
 def _target(obj: Json, now: float) -> str:

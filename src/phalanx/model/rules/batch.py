@@ -285,7 +285,7 @@ def _job_name(obj: Json) -> list[FieldError]:
     return [invalid("metadata.name", name, f"will not able to create pod with invalid DNS label: {host}")]
 
 
-_WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
+MUTABLE_WHILE_SUSPENDED = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def _template_open(old: Json) -> bool:
@@ -310,7 +310,7 @@ def _template_update(spec: Json, before: Json, old: Json) -> list[FieldError]:
     if not _template_open(old):
         return [invalid("spec.template", template, "field is immutable")]
     pod, was = {**(template.get("spec") or {})}, earlier.get("spec") or {}
-    for field in _WHILE_SUSPENDED:
+    for field in MUTABLE_WHILE_SUSPENDED:
         _take(pod, was, field)
     affinity, affinity_was = {**(pod.get("affinity") or {})}, was.get("affinity") or {}
     _take(affinity, affinity_was, "nodeAffinity")

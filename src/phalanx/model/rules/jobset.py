@@ -18,7 +18,7 @@ from phalanx.model.kinds import FieldError, Json
 from phalanx.model.rules import meta, podspec
 from phalanx.model.rules.apps import template_of
 from phalanx.model.rules.assembly import OwnRules, not_negative
-from phalanx.model.rules.batch import job_spec_errors
+from phalanx.model.rules.batch import MUTABLE_WHILE_SUSPENDED, job_spec_errors
 from phalanx.model.rules.declared import declared_defaults, same
 from phalanx.model.rules.jobset_policies import (
     claim_errors,
@@ -30,7 +30,6 @@ from phalanx.model.rules.jobset_policies import (
 from phalanx.model.rules.jobset_scheduling import gang_config_errors, scheduling_errors
 
 _SIZES = ("parallelism", "completions")
-_STEERED = ("nodeSelector", "tolerations", "schedulingGates")
 
 
 def _default(obj: Json) -> None:
@@ -242,7 +241,9 @@ def _without_placement_fields(item: Json) -> Json:
         for name, value in (pod_template.get("metadata") or {}).items()
         if name not in ("labels", "annotations")
     }
-    pod = {name: value for name, value in (pod_template.get("spec") or {}).items() if name not in _STEERED}
+    pod = {
+        name: value for name, value in (pod_template.get("spec") or {}).items() if name not in MUTABLE_WHILE_SUSPENDED
+    }
     return {
         **item,
         "template": {**template, "spec": {**job, "template": {**pod_template, "metadata": kept, "spec": pod}}},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from phalanx.base.well_known import PREEMPTION_POLICIES
 from phalanx.model import names
 from phalanx.model.fieldpath import all_invalid, duplicate, forbidden, invalid, not_supported, required, too_long
 from phalanx.model.gates import Gates
@@ -17,7 +18,6 @@ NameRule = Callable[[str], list[str]]
 MAX_INT32 = 2**31 - 1
 Part = Callable[[Any, str, Json], list[FieldError]]  # what a field says, its path, the whole spec
 _HOSTNAME_LENGTH = 64  # bytes, a limit of Linux
-_PREEMPTION_POLICIES = ("PreemptLowerPriority", "Never")
 _DNS_POLICIES = ("ClusterFirstWithHostNet", "ClusterFirst", "Default", "None")
 _RESTART_POLICIES = ("Always", "OnFailure", "Never")
 
@@ -141,7 +141,7 @@ def _deadline(seconds: int, path: str, spec: Json) -> list[FieldError]:
 
 
 def _preemption_policy(policy: str, path: str, spec: Json) -> list[FieldError]:
-    return [] if policy in _PREEMPTION_POLICIES else [not_supported(path, policy, _PREEMPTION_POLICIES)]
+    return [] if policy in PREEMPTION_POLICIES else [not_supported(path, policy, PREEMPTION_POLICIES)]
 
 
 def _system(found: Json, path: str, spec: Json) -> list[FieldError]:

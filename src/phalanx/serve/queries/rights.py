@@ -12,9 +12,9 @@ import msgspec
 
 from phalanx.base.access import Access, Right, forbidden
 from phalanx.base.errors import BadRequest, Forbidden
+from phalanx.base.well_known import GROUP_APIS
 
 EVERYWHERE = Right("list", "", "pods")
-GROUPS = ("scheduling.k8s.io", "scheduling.phalanx.dev")  # API groups of PodGroups: native and custom resources
 _PLURALS = {
     "PodGroup": "podgroups",
     "CompositePodGroup": "compositepodgroups",
@@ -36,7 +36,7 @@ async def of_object(access: Access | None, kind: str, namespace: str, name: str)
     if kind == "Pod":
         rights = [Right("get", "", "pods", namespace, name)]
     else:
-        rights = [Right("get", group, _PLURALS[kind], namespace, name) for group in GROUPS]
+        rights = [Right("get", group, _PLURALS[kind], namespace, name) for group in GROUP_APIS]
     for right in rights:
         if await access.may(right):
             return namespace

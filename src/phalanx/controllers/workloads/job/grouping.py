@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from phalanx.base.resources import POD_GROUPS
 from phalanx.base.well_known import DISRUPTION_TARGET
 from phalanx.controllers.grouping.annotations import workload_annotations
 from phalanx.controllers.grouping.core import (
     GROUP_TEMPLATE,
-    POD_GROUPS,
     Grouping,
     GroupingRefused,
     Json,

@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from phalanx.base.errors import ApiProblem
-from phalanx.controllers.grouping.core import GROUP_TEMPLATE, POD_GROUPS, Grouping, GroupingRefused, Link
+from phalanx.base.resources import POD_GROUPS
+from phalanx.controllers.grouping.core import GROUP_TEMPLATE, Grouping, GroupingRefused, Link
 from phalanx.controllers.grouping.ungrouped_pods import without_ungrouped
 from phalanx.controllers.grouping.user_workload import made_by_hand
 from phalanx.controllers.runtime.controller import Json

@@ -12,6 +12,7 @@ from phalanx.controllers.grouping.core import GROUP_TEMPLATE, PARENT_COMPOSITE, 
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE, job_name
 from phalanx.model.kinds import Json
+from phalanx.model.rules.batch import MUTABLE_WHILE_SUSPENDED
 from phalanx.model.rules.placement import places_exclusively
 
 PREFIX = "jobset.sigs.k8s.io"
@@ -23,7 +24,6 @@ COORDINATOR = f"{PREFIX}/coordinator"
 NODE_SELECTOR = "alpha.jobset.sigs.k8s.io/node-selector"
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
 NO_SCHEDULE = "alpha.jobset.sigs.k8s.io/no-schedule"
-STEERED = ("nodeSelector", "tolerations", "schedulingGates")  # pod template fields that are mutable while suspended
 
 
 def jobset_of(obj: Json) -> str:
@@ -252,7 +252,7 @@ def template_patch(job: Json, wanted: Json) -> Json | None:
         changed = {key: value for key, value in new.items() if old.get(key) != value}
         if changed:
             patch.setdefault("metadata", {})[field] = changed
-    for field in STEERED:
+    for field in MUTABLE_WHILE_SUSPENDED:
         old, new = (here.get("spec") or {}).get(field), (there.get("spec") or {}).get(field)
         if (old or None) != (new or None):
             patch.setdefault("spec", {})[field] = new

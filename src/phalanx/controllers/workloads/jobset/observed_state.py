@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 from phalanx.base.clock import Clock, parse_rfc3339
+from phalanx.base.well_known import WORKLOAD_SCHEDULING_READY
 from phalanx.controllers.grouping.core import GroupingRefused
 from phalanx.controllers.runtime.controller import Key
 from phalanx.controllers.runtime.status import set_condition
@@ -13,8 +14,6 @@ from phalanx.controllers.workloads.jobset.shape import EXCLUSIVE
 from phalanx.controllers.workloads.jobset.status import Children, attempt_of, number_of, part_of, started, waits
 from phalanx.model.annotation_values import MAX_INT32
 from phalanx.model.kinds import Json
-
-GROUPED = "WorkloadSchedulingReady"
 
 
 class ObservedJobSet:
@@ -138,9 +137,9 @@ class ObservedJobSet:
             self.condition("StartupPolicyInProgress", "True", "InOrderStartupPolicyInProgress", text, updates=True)
 
     def refuse(self, refused: GroupingRefused) -> None:
-        self.condition(GROUPED, "False", refused.reason, refused.message)
+        self.condition(WORKLOAD_SCHEDULING_READY, "False", refused.reason, refused.message)
         self.updates.append(("Warning", refused.reason, refused.message))
 
     def grouped(self) -> None:
-        if self.known(GROUPED) == "False":
-            self.condition(GROUPED, "True", "GroupsCreated", "all scheduling groups exist")
+        if self.known(WORKLOAD_SCHEDULING_READY) == "False":
+            self.condition(WORKLOAD_SCHEDULING_READY, "True", "GroupsCreated", "all scheduling groups exist")

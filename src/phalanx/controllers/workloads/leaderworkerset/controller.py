@@ -13,8 +13,10 @@ from dataclasses import dataclass, field
 from phalanx.base import resources as r
 from phalanx.base.clock import Clock
 from phalanx.base.errors import AlreadyExists, Conflict
+from phalanx.base.resources import WORKLOADS
+from phalanx.base.well_known import WORKLOAD_SCHEDULING_READY
 from phalanx.controllers.group_apis import create_pod_group_if_not_exists, provider_of
-from phalanx.controllers.grouping.core import PARENT_COMPOSITE, TOO_MANY, WORKLOADS, Grouping, GroupingRefused
+from phalanx.controllers.grouping.core import PARENT_COMPOSITE, TOO_MANY, Grouping, GroupingRefused
 from phalanx.controllers.grouping.user_workload import generated, ignored_note
 from phalanx.controllers.runtime.cache import MARKED
 from phalanx.controllers.runtime.controller import Caches, Controller, Json, Key
@@ -49,13 +51,7 @@ from phalanx.controllers.workloads.leaderworkerset.rules import (
     without,
 )
 from phalanx.controllers.workloads.leaderworkerset.sets import leader_set, service, unique_subdomains, worker_set
-from phalanx.controllers.workloads.leaderworkerset.status import (
-    SCHEDULING_READY,
-    ProgressEvents,
-    of_groups,
-    rolled_out,
-    status_of,
-)
+from phalanx.controllers.workloads.leaderworkerset.status import ProgressEvents, of_groups, rolled_out, status_of
 from phalanx.model.leaderworkerset import names as n
 from phalanx.model.leaderworkerset.pods import is_grouped, is_leader
 
@@ -177,7 +173,7 @@ class LeaderWorkerSetController(Controller):
     def _without_groups(self, lws: Json) -> tuple[str, str, str] | None:
         """Return the condition of a set that gets no groups, and report what is without effect."""
         if grouping.asked(lws):
-            if (condition(lws, SCHEDULING_READY) or {}).get("message") != GATES_OFF:
+            if (condition(lws, WORKLOAD_SCHEDULING_READY) or {}).get("message") != GATES_OFF:
                 self._events.warning(lws, self.name, "APINotAvailable", GATES_OFF)
             return "False", "APINotAvailable", GATES_OFF
         about = self._groups.for_owner(lws) if self._groups is not None else ()
@@ -185,7 +181,7 @@ class LeaderWorkerSetController(Controller):
             if controller_of(found) is None and not generated(found):
                 note = ignored_note(lws, found, "spec.scheduling: {}")
                 self._events.warning(lws, self.name, "WorkloadIgnored", note)
-        if condition(lws, SCHEDULING_READY):
+        if condition(lws, WORKLOAD_SCHEDULING_READY):
             return "False", "NotAsked", "Groups are not asked for; replicas that have one keep it"
         return None
 

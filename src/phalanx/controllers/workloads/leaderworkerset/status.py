@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 from phalanx.base.clock import Clock
 from phalanx.base.errors import Forbidden, Invalid
+from phalanx.base.well_known import WORKLOAD_SCHEDULING_READY
 from phalanx.controllers.grouping.core import TOO_MANY
 from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.pods import condition
@@ -17,7 +18,6 @@ from phalanx.model.kinds import Json
 from phalanx.model.leaderworkerset.names import NAME, WORKER_INDEX
 from phalanx.model.leaderworkerset.pods import is_grouped
 
-SCHEDULING_READY = "WorkloadSchedulingReady"
 _REASONS_BY_STATE = {
     "Available": ("AllGroupsReady", "All replicas are ready"),
     "Progressing": ("GroupsProgressing", "Replicas are progressing"),
@@ -69,7 +69,7 @@ def status_of(
             reason = _REASONS_BY_STATE[reasons_by_state[0]][0]
             set_condition(conditions, type_, "False", reason, instead[type_], clock, observedGeneration=generation)
     if scheduling is not None:
-        set_condition(conditions, SCHEDULING_READY, *scheduling, clock, observedGeneration=generation)
+        set_condition(conditions, WORKLOAD_SCHEDULING_READY, *scheduling, clock, observedGeneration=generation)
     name = lws["metadata"]["name"]
     return {
         "conditions": conditions,

@@ -54,7 +54,7 @@ from phalanx.model.groups.expected_pods import expected
 RELEASING = "waiting for devices that claims of deleted pods still hold"
 RELEASED = "; members bound in an attempt that could not be completed are released"
 
-_FOR_ROOM = frozenset({Cause.ROOM, Cause.RULES, Cause.EXTRAS, Cause.WHOLE})
+LACKS_ROOM = frozenset({Cause.ROOM, Cause.RULES, Cause.EXTRAS, Cause.WHOLE})
 EVALUATION = 10  # units of work to evaluate a new shape, plus one for every ROWS_PER_STEP rows
 ROWS_PER_STEP = 64
 
@@ -182,7 +182,7 @@ class Attempts:
             if whole is None
             else self._place_with_expected(tree, built, whole, group_plugins)
         )
-        if isinstance(answer, Refused) and answer.cause in _FOR_ROOM and not answer.hopeless and state.nominations:
+        if isinstance(answer, Refused) and answer.cause in LACKS_ROOM and not answer.hopeless and state.nominations:
             own = {leaf.key.name for leaf in tree.forest.leaves(tree.group.key)}
             others = holders(state.nominations, tree.group.key.namespace, tree.priority, None, own)
             answer.notes += f"; {reserved_text(others)}" if others else ""

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterable
 from itertools import islice
 
 from phalanx.base.clock import parse_rfc3339, rfc3339
+from phalanx.base.well_known import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.admission import HeldBy, hold_of
 from phalanx.engine.groups.messages import WAITING
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, UNSCHEDULABLE, PodStatusWriter
+from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, PodStatusWriter
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import REPLACES, Group, GroupKey, Quorum
@@ -21,14 +22,13 @@ from phalanx.model.groups.expected_pods import written_by_controllers
 GANG = "GangScheduling"  # the plugin that kube-scheduler names
 PARENTLESS = "WaitingForParent"
 INVALID = "Invalid"
-ERROR = "SchedulerError"
 RESTART = "RestartBackoff"
 FEW_GROUPS = 64  # groups of a tree up to which each group reports what its siblings lack
 
 _REASONS = {  # of the groups' conditions, and of their pods'
     HeldBy.OBJECTS: ("", WAITING),
-    HeldBy.INVALID: (INVALID, ERROR),
-    HeldBy.MISMATCH: (ERROR, ERROR),
+    HeldBy.INVALID: (INVALID, SCHEDULER_ERROR),
+    HeldBy.MISMATCH: (SCHEDULER_ERROR, SCHEDULER_ERROR),
     HeldBy.GATES: (WAITING, GATED),
 }
 Newcomers = dict[str, PodRecord]
@@ -56,7 +56,7 @@ class UnitAdmission:
         forest = self._forest
         invalid = forest.invalid(leaf)
         if invalid is not None:
-            self._hold(unit, newcomers, invalid.groups, INVALID, ERROR, invalid.message)
+            self._hold(unit, newcomers, invalid.groups, INVALID, SCHEDULER_ERROR, invalid.message)
         else:
             self._hold(unit, newcomers, (), "", WAITING, forest.resolve(leaf).message)
             self.without_parent(leaf)
@@ -214,7 +214,9 @@ class UnitAdmission:
         return found.values()
 
     def hold_after_error(self, unit: SchedulingUnit, message: str) -> None:
-        self._hold(unit, None, (unit.group,) if unit.group is not None else (), ERROR, ERROR, message)
+        self._hold(
+            unit, None, (unit.group,) if unit.group is not None else (), SCHEDULER_ERROR, SCHEDULER_ERROR, message
+        )
 
     def _hold(
         self,

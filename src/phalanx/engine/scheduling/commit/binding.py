@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from phalanx.base.well_known import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Code, Emit, Status
 from phalanx.engine.framework.adapters import failure_of
@@ -14,7 +15,7 @@ from phalanx.engine.groups.trial import Assignment
 from phalanx.engine.scheduling.attempt.answers import Placed
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import LATER, OnHold, PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR, UNSCHEDULABLE, PodStatusWriter
+from phalanx.engine.scheduling.lifecycle.pod_status import PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.reserve_permit import ask
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord

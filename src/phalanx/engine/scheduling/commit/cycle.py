@@ -9,6 +9,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+from phalanx.base.well_known import UNSCHEDULABLE
 from phalanx.engine.groups import messages
 from phalanx.engine.groups.build import Built
 from phalanx.engine.groups.rank_order import NO_RANKS
@@ -20,7 +21,6 @@ from phalanx.engine.scheduling.commit.binding import Binding
 from phalanx.engine.scheduling.commit.evictions import Evictions
 from phalanx.engine.scheduling.commit.group_reservations import GroupReservations
 from phalanx.engine.scheduling.commit.refusals import Refusals
-from phalanx.engine.scheduling.lifecycle.pod_status import UNSCHEDULABLE
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.queue.units import ATTEMPT, AttemptUnit, GroupTree, SchedulingUnit, SinglePod
 from phalanx.engine.scheduling.queue.waiting import equivalence_key, group_equivalence_key

@@ -6,6 +6,7 @@ from typing import Protocol
 
 import msgspec
 
+from phalanx.base.well_known import SCHEDULER_ERROR, UNSCHEDULABLE
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.diagnosis import Diagnosis
 from phalanx.engine.framework.traits import traits_of
@@ -17,7 +18,7 @@ from phalanx.engine.scheduling.attempt.attempt import Attempts
 from phalanx.engine.scheduling.commit.event_texts import EventTexts
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, SCHEDULER_ERROR, UNSCHEDULABLE, PodStatusWriter
+from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, PodStatusWriter
 from phalanx.engine.scheduling.queue.units import AttemptUnit, EquivalenceClass, GroupTree, Refusal, SchedulingUnit
 from phalanx.engine.scheduling.queue.waiting import QueueingHints, Waiting, group_equivalence_key, least_requests
 from phalanx.engine.state.records import PodRecord

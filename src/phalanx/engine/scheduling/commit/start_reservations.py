@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 
+from phalanx.base.well_known import UNSCHEDULABLE
 from phalanx.engine.framework import ClusterChange, Wake
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.quota_room import exceeded
@@ -31,7 +32,7 @@ from phalanx.engine.scheduling.commit.overtaking import REFUSED, StrictOrder, na
 from phalanx.engine.scheduling.commit.reservation_limits import PromiseLimits, refusal_of, room_at
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, UNSCHEDULABLE, PodStatusWriter
+from phalanx.engine.scheduling.lifecycle.pod_status import PROMISED, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.unit_lifecycle import UnitLifecycle
 from phalanx.engine.scheduling.queue.queue import Queue
 from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit, UnitState

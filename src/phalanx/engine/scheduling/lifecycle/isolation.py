@@ -13,11 +13,11 @@ from typing import ClassVar
 
 import msgspec
 
+from phalanx.base.well_known import SCHEDULER_ERROR
 from phalanx.engine import decisions as d
 from phalanx.engine import events
 from phalanx.engine.framework import Emit
 from phalanx.engine.groups.conditions import TYPE_OF
-from phalanx.engine.scheduling.lifecycle.pod_status import SCHEDULER_ERROR
 from phalanx.engine.state.objects import KINDS
 from phalanx.model.objects import Pod
 from phalanx.model.objects.meta import ObjectMeta

@@ -44,8 +44,6 @@ class PendingWrites:
         return next((when for when, _ in self._unwritten.values()), None)
 
 
-UNSCHEDULABLE = "Unschedulable"
-SCHEDULER_ERROR = "SchedulerError"
 GATED = "SchedulingGated"
 PROMISED = "StartPromised"  # a start is promised: no node is missing, so it is not Unschedulable
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"

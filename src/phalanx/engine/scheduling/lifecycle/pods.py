@@ -11,13 +11,13 @@ from collections.abc import Iterable
 import msgspec
 
 from phalanx.base.clock import parse_rfc3339
-from phalanx.base.well_known import POD_SCHEDULED
+from phalanx.base.well_known import POD_SCHEDULED, SCHEDULER_ERROR
 from phalanx.engine.framework import Code
 from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.preemption.victim_index import VictimIndex
 from phalanx.engine.scheduling.lifecycle.members import Members
 from phalanx.engine.scheduling.lifecycle.pod_lifecycle import PodLifecycle
-from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, SCHEDULER_ERROR, PodStatusWriter
+from phalanx.engine.scheduling.lifecycle.pod_status import GATED, GATED_MESSAGE, PodStatusWriter
 from phalanx.engine.scheduling.lifecycle.rejections import Rejections
 from phalanx.engine.scheduling.lifecycle.reserve_permit import gate_of
 from phalanx.engine.scheduling.queue.units import BACKOFF, SchedulingUnit
