@@ -80,7 +80,8 @@ class SchedulerParts:
         rng = random.Random()  # system seed; its values, such as names of events, are not secret
         service = self.service = SchedulerService(writer or client, engine, gates, clock, rng, options)
         ready, dialects = lambda: service.synced, settings.dialects
-        self.diagnostics = Diagnostics(engine, client, gates, ready, clock.now, settings.pools, dialects)
+        pools = settings.pools
+        self.diagnostics = Diagnostics(engine, client, gates, ready, clock.now, pools=pools, dialects=dialects)
         self.metrics = SchedulerMetrics(service)
         DemandMetrics(self.metrics.registry, service, self.diagnostics)
 

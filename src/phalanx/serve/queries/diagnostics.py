@@ -55,6 +55,7 @@ class Diagnostics:
         gates: Gates,
         ready: Callable[[], bool],
         now: Callable[[], float] = time.time,
+        *,
         pools: Sequence[DeclaredPool] = (),
         dialects: Sequence[str] = (),
     ) -> None:
