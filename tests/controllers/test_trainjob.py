@@ -154,6 +154,11 @@ def test_what_cannot_be_honoured_is_refused(asked: Json, words: str) -> None:
         resolved(asked, runtime(part("other")))
 
 
+def test_an_amount_that_is_no_quantity_is_named() -> None:
+    with pytest.raises(GroupingRefused, match="cpu 'abc' is no quantity"):
+        resolved(job({"resourcesPerNode": {"limits": {"cpu": "abc"}}}), runtime(part("node", "trainer"), torch={}))
+
+
 def test_a_topology_for_volcano_is_refused_unless_there_is_one_for_us() -> None:
     """Its pods would be a gang that runs anywhere."""
     there = runtime(part("node", "trainer"))

@@ -446,6 +446,17 @@ def test_pods_beyond_a_minimum_that_runs_say_what_they_lack() -> None:
     assert PendingReasons(run.engine).of(run.engine.queue.units[item.root]).headline == sentence
 
 
+def test_a_gang_beyond_the_minimum_of_its_tree_is_named() -> None:
+    run = cluster().see(composite("tree"), pod_group("a").parent("tree"), pod_group("b").gang(3).parent("tree"))
+    run.see(*(pod(f"a-{i}").gpu(8).group("a") for i in range(3)))
+    run.step()
+    run.see(*(pod(f"b-{i}").gpu(8).group("b") for i in range(3)))
+    run.step()
+    sentence = "PodGroup b needs 3 pods at once; there is room for 1 (short of GPU)"
+    for kind, name in (("PodGroup", "b"), ("CompositePodGroup", "tree")):
+        assert run.why(kind, name).headline == sentence
+
+
 def test_members_for_another_scheduler_are_named() -> None:
     run = cluster().see(
         pod_group("g").gang(2), *(pod(f"g-{i}").cpu("1").group("g").scheduler("volcano") for i in (0, 1))

@@ -83,6 +83,7 @@ class Proof(_Value, frozen=True):
     inner: Proof | None = None
     composite: bool = False  # needed and fits count child groups
     extra: bool = False  # the minimum of the tree runs; these are pods or child groups beyond it
+    whole: bool = False  # of extra: a child group of which nothing runs
 
 
 class NodeReason(_Value, frozen=True):
@@ -246,6 +247,7 @@ def proof_of(why: Certificate | None) -> Proof | None:
         inner=proof_of(why.inner),
         composite=why.composite,
         extra=why.extra,
+        whole=why.whole,
     )
 
 

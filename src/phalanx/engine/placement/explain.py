@@ -32,7 +32,8 @@ def explain_rest(problem: PlacementProblem, group: Subtree) -> Certificate | Non
     explainer = _Explainer(SearchState(problem, Budget(0)))
     late = _late(group)
     if late:
-        return msgspec.structs.replace(explainer.group(explainer.group_to_explain(late, 0), 0), extra=True)
+        group = explainer.group_to_explain(late, 0)
+        return msgspec.structs.replace(explainer.group(group, 0), extra=True, whole=True)
     extras = [leaf for leaf in leaves(group) if leaf.total]
     if not extras:
         return None

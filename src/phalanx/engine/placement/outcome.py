@@ -52,6 +52,7 @@ class Certificate(msgspec.Struct, frozen=True):
     inner: Certificate | None = None  # the child that fails first in the best domain
     members: int = 0  # pods or child groups to place
     extra: bool = False  # the minimum of the tree runs; these are pods or child groups beyond it
+    whole: bool = False  # of extra: a child group of which nothing runs
 
 
 class SearchOutcome(msgspec.Struct, eq=False):

@@ -89,6 +89,8 @@ class Shortfall(Protocol):
     @property
     def extra(self) -> bool: ...
     @property
+    def whole(self) -> bool: ...
+    @property
     def inner(self) -> Shortfall | None: ...
 
 
@@ -104,7 +106,7 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
     rules: the rules of its pods, to name what a filter's reason leaves out
     """
     inner = innermost(proof)
-    child = inner is not proof
+    child = proof.whole or inner is not proof
     who = f"{_name(inner.group)} needs" if child else "Needs"
     noun = "child group" if inner.composite else "pod"
     where = ""
@@ -126,7 +128,7 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
         room = f"the best one, {inner.best}, has room for {inner.fits}"
     else:
         room = f"there is room for {inner.fits}"
-    if proof.extra:
+    if proof.extra and not proof.whole:
         more = f"1 more {noun} waits" if inner.needed == 1 else f"{inner.needed} more {noun}s wait"
         return f"Its minimum runs; {more}{where}: {room}{_short(inner, rules)}"
     return f"{who} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner, rules)}"

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from phalanx.controllers.grouping.core import GroupingRefused, Json
-from phalanx.model.quantity import units
+from phalanx.model.quantity import BadQuantity, units
 
 ANCESTOR = "trainer.kubeflow.org/trainjob-ancestor-step"
 INITIALIZERS = {"dataset": "dataset-initializer", "model": "model-initializer"}
@@ -197,15 +197,23 @@ def _gpus(amounts: Json) -> int:
     for holder in (amounts.get("limits") or {}, amounts.get("requests") or {}):
         for name, amount in holder.items():
             if "gpu" in name.lower():
-                return units(amount)
+                return _units(name, amount)
     return 0
 
 
 def _cpus(amounts: Json) -> int:
     for holder in (amounts.get("requests") or {}, amounts.get("limits") or {}):
         if holder.get("cpu"):
-            return max(1, units(holder["cpu"]))
+            return max(1, _units("cpu", holder["cpu"]))
     return 1
+
+
+def _units(resource: str, amount: Any) -> int:
+    try:
+        return units(amount)
+    except BadQuantity as problem:
+        text = f"the trainer's resources: {resource} {amount!r} is no quantity"
+        raise GroupingRefused(text, "InvalidTrainJob") from problem
 
 
 def _set_env(container: Json, wanted: Sequence[Json]) -> None:
