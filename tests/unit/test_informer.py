@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from phalanx.base.client import Resource, WatchEvent
-from phalanx.base.errors import Expired, Forbidden, Invalid, Unreachable
+from phalanx.base.errors import Expired, Forbidden, InternalError, Invalid, Unreachable
 from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
 from support.http_client import CONFIG_MAPS, config_map
@@ -292,10 +292,21 @@ def test_a_server_that_never_marks_the_end_is_read_in_pages(monkeypatch):
     assert server.asked == ["initial", "list", "9"] and sorted(mirror.objects) == ["a", "b", "c"]
 
 
-def test_a_server_without_streaming_is_asked_once():
-    server = Streaming([Invalid("gate WatchList")], [Expired("too old")], [])
+@pytest.mark.parametrize(
+    "refusal",
+    [
+        Invalid("gate WatchList"),
+        # kube-apiserver 1.37 with etcd 3.4.23:
+        InternalError(
+            "a watch stream was requested … but the required storage feature RequestWatchProgress is disabled"
+        ),
+    ],
+)
+def test_a_server_without_streaming_is_asked_once_and_nothing_is_logged(refusal, caplog):
+    server = Streaming([refusal], [Expired("too old")], [])
     follow_streams(server, 5)
     assert server.asked == ["initial", "list", "9", "list", "9"]
+    assert not caplog.records
 
 
 class Refusing:

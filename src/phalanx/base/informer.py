@@ -37,6 +37,7 @@ ABSENT_SECONDS = 5.0  # between two requests for an optional resource that is no
 WATCH_SECONDS = 240.0  # shortest watch; up to half of it is added at random, so that not all watches end together
 INITIAL_SILENCE = 60.0  # seconds without an initial event after which the state is listed in pages instead
 INITIAL_END = "k8s.io/initial-events-end"  # annotation of the bookmark after the initial events
+_OLD_ETCD = "RequestWatchProgress"  # in the answer of kube-apiserver with an etcd that cannot mark that end
 YIELD_EVERY = 256  # changes handed to the sink before other tasks get a turn
 PUT_BACK = "?"  # stands for the revision of an object after the server was restored from a backup
 SHARED_BODIES = 512  # bodies whose metadata is cached for the other informers in the API server's process
@@ -215,7 +216,8 @@ class Informer(Generic[T]):
                     continue
                 await self._retry_later(problem)
             except ApiProblem as problem:
-                await self._retry_later(problem)
+                if self._streams or not streams:  # else it is not streamed here: list at once
+                    await self._retry_later(problem)
 
     def _complete(self, revision: str) -> None:
         """Note that the sink has seen the whole state at `revision`."""
@@ -419,10 +421,10 @@ class Informer(Generic[T]):
         )
 
     def _note_failed_stream(self, revision: str, problem: ApiProblem) -> None:
-        """List the state in pages at the next attempt; always if the server does not stream it (gate WatchList)."""
+        """List the state in pages at the next attempt; always if it is not streamed (WatchList, old etcd)."""
         if not revision and not isinstance(problem, NotFound):
             self._pages_next = True
-            self._streams = not isinstance(problem, Invalid | BadRequest)
+            self._streams = not isinstance(problem, Invalid | BadRequest) and _OLD_ETCD not in problem.message
 
     async def _must_have_reached(self, revision: str) -> None:
         """Raise Expired if the server is at an earlier revision than before: it was restored from a backup."""
