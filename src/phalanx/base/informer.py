@@ -199,7 +199,7 @@ class Informer(Generic[T]):
             self._note_activity()
             try:
                 streams, self._pages_next = self._streams and not self._pages_next, False
-                await self._follow("" if streams else await self._relist())
+                await self._watch_from("" if streams else await self._relist())
             except (Expired, ResourceExpired):
                 self.relists += 1
                 continue
@@ -363,7 +363,7 @@ class Informer(Generic[T]):
         for read in objects.values():
             self._set(read)
 
-    async def _follow(self, revision: str) -> None:
+    async def _watch_from(self, revision: str) -> None:
         """Watch until the server no longer has `revision` or the state must be listed again; both raise.
 
         Without a revision, read the initial state first.

@@ -102,7 +102,7 @@ class Screen:
         elif key == "q":
             return "quit"
         else:
-            self._arrange(key)
+            self._change_view(key)
         return ""
 
     @property
@@ -110,7 +110,7 @@ class Screen:
         """Return the number of views. Devices are shown only if drivers publish some."""
         return DEVICES + bool(self.state.get("devices"))
 
-    def _arrange(self, key: str) -> None:
+    def _change_view(self, key: str) -> None:
         if key == "s":
             column = self._sorted.get(self.view, -1) + 1
             if column < len(self._heads()):

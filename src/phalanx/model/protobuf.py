@@ -268,7 +268,7 @@ def _schema_union(raw: memoryview, field: Field, depth: int) -> Any:
 def _double(raw: int) -> float:
     value: float = struct.unpack("<d", raw.to_bytes(8, "little"))[0]
     if value - value != 0:
-        raise BadRequest("error parsing protobuf: infinity and NaN have no place in an object")
+        raise BadRequest("error parsing protobuf: infinity and NaN are not allowed in an object")
     return value
 
 

@@ -33,7 +33,7 @@ _NUMBER_STARTS = frozenset("-+.0123456789")
 # Dates are text in Kubernetes; base 60 numbers were never meant ("1:30" in a port map).
 _INT = re.compile(r"[-+]?(?:0b[01]+|0x[0-9a-fA-F]+|0[0-7]*|[1-9][0-9]*)")
 _FLOAT = re.compile(r"[-+]?(?:[0-9]+\.[0-9]*(?:[eE][-+]?[0-9]+)?|\.[0-9]+(?:[eE][-+]?[0-9]+)?|[0-9]+[eE][-+]?[0-9]+)")
-_ENDLESS = frozenset((".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"))
+_NOT_FINITE = frozenset((".inf", ".Inf", ".INF", ".nan", ".NaN", ".NAN"))
 _MERGE = object()  # the key `<<`
 _NO_KEY = object()
 
@@ -110,7 +110,7 @@ def _one_line(problem: yaml.YAMLError) -> str:
 
 
 class _Builder:
-    """Turns events into values, keeping count."""
+    """Builds values from YAML events and enforces the limits."""
 
     def __init__(self, parser: yaml.CSafeLoader, duplicates: list[str] | None, most: int) -> None:
         self._most = most  # documents
@@ -161,7 +161,7 @@ class _Builder:
     def _begin(self, event: Any, value: dict[str, Any] | list[Any]) -> None:
         wanted = _TAG + ("map" if isinstance(value, dict) else "seq")
         if event.tag not in (None, "!", wanted):
-            raise _refused(f"line {event.start_mark.line + 1}: the tag {_shown(event.tag)} has no place in an object")
+            raise _refused(f"line {event.start_mark.line + 1}: the tag {_shown(event.tag)} is not allowed in an object")
         if len(self._frames) >= MAX_DEPTH:
             raise _refused(f"nested deeper than {MAX_DEPTH} levels")
         self._count(1)
@@ -238,7 +238,7 @@ def _scalar(event: Any) -> Any:
         if type(value) is wanted:
             return value
         raise _refused(f"line {event.start_mark.line + 1}: this is not of the type that {_shown(tag)} says")
-    raise _refused(f"line {event.start_mark.line + 1}: the tag {_shown(tag)} has no place in an object")
+    raise _refused(f"line {event.start_mark.line + 1}: the tag {_shown(tag)} is not allowed in an object")
 
 
 def _plain(text: str) -> Any:
@@ -258,8 +258,8 @@ def _plain(text: str) -> Any:
             if number - number != 0:
                 raise _refused(f"{text[:40]} is too large for a number")
             return number
-        if text.lstrip("+-") in _ENDLESS:
-            raise _refused(".inf and .nan have no place in an object")
+        if text.lstrip("+-") in _NOT_FINITE:
+            raise _refused(".inf and .nan are not allowed in an object")
     return _MERGE if text == "<<" else text
 
 

@@ -139,13 +139,13 @@ class SchedulerService:
             dialects = UsedDialects(options.dialects, engine.profiles)
             self._foreign = ForeignGroups(dialects, client, clock, rng, self.recorder, self._outcome)
             for resource, type_, translate in self._foreign.resources:
-                self._follow_foreign(client, resource, type_, translate, rng)
+                self._add_foreign_informer(client, resource, type_, translate, rng)
         for resource, type_ in _CORE:
-            self._follow(client, resource, type_, rng, optional=False)
+            self._add_informer(client, resource, type_, rng, optional=False)
         for resource, type_ in _DEVICES:
-            self._follow(client, resource, type_, rng, optional=True)
+            self._add_informer(client, resource, type_, rng, optional=True)
         for resource, type_ in _GROUPS if gates("GenericWorkload") else ():
-            self._follow(client, resource, type_, rng, optional=True)
+            self._add_informer(client, resource, type_, rng, optional=True)
         # Callbacks for metrics: decisions, and the duration of a step.
         self._errors: dict[str, float] = {}  # message -> time of its last log line
         self.on_decisions: list[Callable[[list[Decision]], None]] = []
@@ -155,7 +155,7 @@ class SchedulerService:
         self.times = options.times
         self.on_outcome: list[Callable[[events.Outcome], None]] = []
 
-    def _follow(
+    def _add_informer(
         self, client: Client, resource: Resource, type_: type[Any], rng: random.Random, *, optional: bool
     ) -> None:
         changed: Callable[[Any], events.Event] = events.CHANGED_BY_KIND[resource.kind]
@@ -180,7 +180,7 @@ class SchedulerService:
 
         self._informers.append(Informer(client, resource, type_, sink, optional=optional, rng=rng))
 
-    def _follow_foreign(
+    def _add_foreign_informer(
         self,
         client: Client,
         resource: Resource,

@@ -247,7 +247,7 @@ class ClusterControllers:
                 controller.queue.add(Key(key.namespace, child["metadata"]["name"]))
 
     def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Update a gang's count when pods of a Job have completed for good, or when the Job is recreated."""
+        """Update a gang's count when pods of a Job have completed permanently, or when the Job is recreated."""
         reference = controller_of(new or old or {})
         controller = self.controllers.get(reference["kind"]) if reference is not None else None
         if reference is None or controller is None:

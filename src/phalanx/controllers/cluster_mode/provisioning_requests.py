@@ -33,7 +33,7 @@ ATTEMPT = "scheduling.phalanx.dev/attempt"  # annotation of requests: counts fro
 MOST_POD_SETS = 32  # of one request, by its definition
 FIRST_BACKOFF = 60.0  # seconds after a failed request; doubled each time
 LONGEST_BACKOFF = 1800.0
-_OVER = ("Failed", "BookingExpired", "CapacityRevoked")  # conditions after which a request provides no nodes
+_ENDED = ("Failed", "BookingExpired", "CapacityRevoked")  # conditions after which a request provides no nodes
 _OF_ONE_POD = ("nodeName", "hostname", "priority", "preemptionPolicy", "schedulingGates", "schedulingGroup")
 
 log = logging.getLogger(__name__)
@@ -90,12 +90,12 @@ class ProvisioningRequests:
         for request in msgspec.json.decode(await self._client.list(REQUESTS, labels=OWNER))["items"] or ():
             requests.setdefault(request["metadata"].get("annotations", {}).get(GROUP, ""), []).append(request)
         for group in groups:
-            await self._follow(group, requests.pop(group.key, []))
+            await self._reconcile_group(group, requests.pop(group.key, []))
         for unused in requests.values():
             for request in unused:
                 await self._delete(request)
 
-    async def _follow(self, group: LackingGroup, requests: list[Json]) -> None:
+    async def _reconcile_group(self, group: LackingGroup, requests: list[Json]) -> None:
         if len(group.pod_sets) > MOST_POD_SETS:
             log.warning("%s: no ProvisioningRequest for more than %d different pods", group.key, MOST_POD_SETS)
             return
@@ -104,26 +104,26 @@ class ProvisioningRequests:
         for older in requests[:-1]:
             await self._delete(older)
         if newest is None:
-            await self._make(group, 1)
+            await self._create_request(group, 1)
         elif (
             newest["metadata"]["labels"].get(OWNER) != _hash(group)
             or newest["spec"]["provisioningClassName"] != self._class
         ):
             await self._delete(newest)  # its pods changed
-            await self._make(group, 1)
-        elif over := _over(newest):
-            if self._clock.now() >= _when(over) + _backoff(over, _attempt(newest)):
+            await self._create_request(group, 1)
+        elif over := _end_of(newest):
+            if self._clock.now() >= _transition_time(over) + _backoff(over, _attempt(newest)):
                 log.info(
                     "%s: request %s is over (%s); making another", group.key, newest["metadata"]["name"], over["type"]
                 )
                 await self._delete(newest)
-                await self._make(group, _attempt(newest) + 1)
+                await self._create_request(group, _attempt(newest) + 1)
         else:
-            await self._consume(group, newest["metadata"]["name"])
+            await self._annotate_pods(group, newest["metadata"]["name"])
 
     # ---- writing
 
-    async def _make(self, group: LackingGroup, attempt: int) -> None:
+    async def _create_request(self, group: LackingGroup, attempt: int) -> None:
         """Create the templates, then the request, then annotate the pods."""
         name = f"{group.name[:180].rstrip('.-')}-{_hash(group)}-{attempt}"
         labels = {OWNER: _hash(group)}
@@ -152,9 +152,9 @@ class ProvisioningRequests:
         }
         with contextlib.suppress(AlreadyExists):
             await self._client.create(REQUESTS, request, group.namespace)
-        await self._consume(group, name)
+        await self._annotate_pods(group, name)
 
-    async def _consume(self, group: LackingGroup, name: str) -> None:
+    async def _annotate_pods(self, group: LackingGroup, name: str) -> None:
         patch = {"metadata": {"annotations": {CONSUMES: name, CLASS: self._class}}}
         named = self._consumed.setdefault(f"{group.namespace}/{name}", set())
         for pod in group.pods:
@@ -201,12 +201,12 @@ def _attempt(request: Json) -> int:
     return int(text) if text.isdigit() and len(text) < 6 else 1
 
 
-def _over(request: Json) -> Json | None:
+def _end_of(request: Json) -> Json | None:
     conditions = (request.get("status") or {}).get("conditions") or ()
-    return next((c for c in conditions if c["type"] in _OVER and c["status"] == "True"), None)
+    return next((c for c in conditions if c["type"] in _ENDED and c["status"] == "True"), None)
 
 
-def _when(condition: Json) -> float:
+def _transition_time(condition: Json) -> float:
     try:
         return parse_rfc3339(condition.get("lastTransitionTime") or "")
     except ValueError:

@@ -258,11 +258,11 @@ class VolumesController(Controller):
     # ---- volumes
 
     async def _volume(self, volume: Json) -> None:
-        volume = await self._settle(volume)
+        volume = await self._set_phase(volume)
         if deleting(volume) and (volume.get("status") or {}).get("phase") != "Bound":
             await self._writes.unprotect(self._volumes, volume, VOLUME_PROTECTION)
 
-    async def _settle(self, volume: Json) -> Json:
+    async def _set_phase(self, volume: Json) -> Json:
         """Set the phase of the volume; returns the updated volume."""
         name, reference = volume["metadata"]["name"], volume["spec"].get("claimRef")
         if reference is None or not reference.get("uid"):

@@ -1,7 +1,7 @@
 """Manage the groups of StatefulSets, Deployments and ReplicaSets whose authors request them.
 
 The controllers of these kinds create the pods and call `admit` for each: it links the pod to its group. It refuses the
-pod while the group does not exist, or for good if the request is invalid.
+pod while the group does not exist, or permanently if the request is invalid.
 """
 
 from __future__ import annotations

@@ -58,7 +58,7 @@ class ClaimTables:
         self._pending_at: dict[int, dict[ClaimKey, None]] = {}
         self._views: dict[int, RowView] = {}
         self._joined: dict[ClaimKey, dict[str, None]] = {}  # pods reserved with an assumed allocation
-        self._unused: dict[ClaimKey, None] = {}  # claims with a consumer that is gone for good
+        self._unused: dict[ClaimKey, None] = {}  # claims with a consumer that was deleted
         self.releasing: dict[ClaimKey, int] = {}  # claims whose allocation is being removed
         self._disregarded: dict[ClaimKey, None] = {}  # claims that a trial treats as not allocated
 

@@ -104,7 +104,7 @@ class Evaluation:
         if changes is None:
             self._rebuild()
         else:
-            self._follow(changes)
+            self._apply(changes)
         if self._failing:
             self._check_failures()
         self._position = position
@@ -212,7 +212,7 @@ class Evaluation:
         self.total = total
         self._block = total.reshape(-1, self._width).max(axis=1)
 
-    def _follow(self, changes: Sequence[Change]) -> None:
+    def _apply(self, changes: Sequence[Change]) -> None:
         nodes = {row for row, record, _ in changes if record is None}
         usage = {row for row, record, _ in changes if record is not None}
         touched = nodes | usage if nodes else usage

@@ -201,7 +201,7 @@ class VolumeState:
             changes = [(row, record, 1) for row, pods in enumerate(self.columns.pods) for record in pods.values()]
         for row, record, sign in changes:
             if record is not None and record.shape.volumes:
-                self._follow(row, record, sign)
+                self._count_pod(row, record, sign)
         self._position = log.position
         for row in self._dirty_rows:
             self.usage_version += 1
@@ -211,7 +211,7 @@ class VolumeState:
                     self._attach(row, record)
         self._dirty_rows.clear()
 
-    def _follow(self, row: int, record: PodRecord, sign: int) -> None:
+    def _count_pod(self, row: int, record: PodRecord, sign: int) -> None:
         self.usage_version += 1
         if disks_of(record.shape):
             _member(self.disk_rows, row, record, sign)

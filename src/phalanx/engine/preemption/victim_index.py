@@ -151,7 +151,7 @@ class VictimIndex:
         if changes is None:
             self._begin()
         elif changes:
-            self._follow(changes)
+            self._apply(changes)
         first, self._next = self._next, min(self._next + rows, self.columns.n)
         for row in range(first, self._next):
             self.changed_rows.append(row)
@@ -210,7 +210,7 @@ class VictimIndex:
         leaves = {leaf for pod in unit.pods if (leaf := self._unit_of[pod][1]) is not None}
         return not self.minimum_runtime.protects(leaves)
 
-    def _follow(self, changes: Sequence[Change]) -> None:
+    def _apply(self, changes: Sequence[Change]) -> None:
         touched: dict[int, None] = {}
         resized: dict[UnitKey, None] = {}
         regrouped: dict[GroupKey, None] = {}  # gangs that gained or lost a member

@@ -50,7 +50,7 @@ class CustomKinds:
             finalizers = obj["metadata"].get("finalizers") or []
             if FINALIZER not in finalizers:
                 obj["metadata"]["finalizers"] = [*finalizers, FINALIZER]
-            self._settle(obj, {})
+            self._set_status(obj, {})
         elif kind.storage_key in self._served and "status" in kind.subresources:
             obj.pop("status", None)
 
@@ -58,7 +58,7 @@ class CustomKinds:
         if kind.storage_key == RESOURCE:
             _default(new)
             self._check(kind, new, old)
-            self._settle(new, old.get("status") or {})
+            self._set_status(new, old.get("status") or {})
 
     def warnings(self, kind: Kind, obj: Json) -> tuple[str, ...]:
         if kind.storage_key != RESOURCE:
@@ -102,12 +102,12 @@ class CustomKinds:
             return None
         return definition
 
-    def settle(self, definition: Json) -> bool:
+    def recheck_names(self, definition: Json) -> bool:
         """Check again a definition whose names were refused; return True if its status changed."""
         if _condition(definition, "NamesAccepted") == "True":
             return False
         before = definition.get("status") or {}
-        self._settle(definition, before)
+        self._set_status(definition, before)
         return bool(definition["status"] != before)
 
     def kind(self, name: str) -> Kind | None:
@@ -143,7 +143,7 @@ class CustomKinds:
         if errors:
             raise invalid(kind, obj["metadata"].get("name") or "", errors)
 
-    def _settle(self, obj: Json, status: Json) -> None:
+    def _set_status(self, obj: Json, status: Json) -> None:
         """Set the accepted names, conditions and stored versions in the status of a definition.
 
         Controllers do this in Kubernetes; here it is known right away.

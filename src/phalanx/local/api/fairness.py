@@ -24,7 +24,7 @@ class Shares(msgspec.Struct, frozen=True):
 
     slots_per_client: int = 128  # requests of one client being answered
     queue: int = 512  # requests of one client that wait
-    turn: int = 16  # requests of one client begun in one turn of the loop; alone it may begin `turn_all`
+    turn: int = 16  # requests of one client begun in one iteration of the event loop; alone it may begin `turn_all`
     turn_all: int = 32  # of all clients together; ours and leases do not count
     watches: int = 2048  # of one client
 

@@ -24,7 +24,7 @@ from phalanx.model.protobuf_writer import Known, message_of_json, watch_frame, w
 from phalanx.model.schema import Object
 
 METADATA = tables.record("meta/v1.PartialObjectMetadata")
-BATCH = 64  # objects between two turns of the loop
+BATCH = 64  # objects handled before other tasks of the event loop run
 
 
 def check(request: Request, shape: Shape) -> None:

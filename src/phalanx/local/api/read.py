@@ -31,7 +31,7 @@ from phalanx.model.kinds import FieldError
 
 CHUNK_ITEMS = 128  # per piece of a long list: the loop serves others between pieces
 CHUNK_BYTES = 256 << 10
-CHUNK_CHECKS = 8192  # comparisons of a selector between two turns of the loop
+CHUNK_CHECKS = 8192  # comparisons of a selector handled before other tasks of the event loop run
 MATCH, NOT_OLDER = "resourceVersionMatch", "NotOlderThan"
 MATCHES = ("Exact", NOT_OLDER, "")
 TOKEN_SECONDS = 300.0  # a token is good that long: elsewhere, revisions are compacted about as often

@@ -122,7 +122,7 @@ class Storing:
             if latest is None:
                 continue
             obj: Json = decode(latest.value)
-            if obj["spec"]["group"] == group and self._custom.settle(obj):
+            if obj["spec"]["group"] == group and self._custom.recheck_names(obj):
                 try:
                     await self.put(kind, latest.key, obj, latest.revision)
                 except RevisionMismatch:

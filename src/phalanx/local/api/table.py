@@ -34,7 +34,7 @@ def check_include(include: str) -> str:
     return include or "Metadata"
 
 
-PIECE_BYTES = 256 << 10  # of objects between two turns of the loop
+PIECE_BYTES = 256 << 10  # of objects handled before other tasks of the event loop run
 
 
 class TableMaker:

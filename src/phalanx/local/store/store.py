@@ -340,7 +340,7 @@ class Store:
         """Commit the writes of one turn of the event loop as one batch; for a store without a file."""
         self._flush_due = False
         self._outcomes.append(CommitOutcome(len(self._pending)))
-        self._settle()
+        self._process_outcomes()
 
     def _report(self, outcome: CommitOutcome) -> None:
         """Queue the outcome of a commit for the event loop. Runs in the commit thread."""
@@ -348,11 +348,11 @@ class Store:
         loop = self._loop
         try:
             if loop is not None:
-                loop.call_soon_threadsafe(self._settle)
+                loop.call_soon_threadsafe(self._process_outcomes)
         except RuntimeError:
             pass  # the loop is closed; `close` settles the rest
 
-    def _settle(self) -> None:
+    def _process_outcomes(self) -> None:
         while self._outcomes:
             outcome = self._outcomes.popleft()
             batch = [self._pending.popleft() for _ in range(outcome.count)]
@@ -437,7 +437,7 @@ class Store:
             await asyncio.to_thread(self._commits.stop)
         elif self._pending:
             self._flush()
-        self._settle()
+        self._process_outcomes()
         self._hub.close()
 
 

@@ -107,12 +107,12 @@ class MetadataFeed:
 
     async def run(self) -> None:
         try:
-            await self._follow()
+            await self._follow_registry()
         finally:
             await end([*self._tasks.values(), *self._reporting])
             self._tasks.clear()
 
-    async def _follow(self) -> None:
+    async def _follow_registry(self) -> None:
         generation = -1
         while True:
             if generation != self._registry.generation:

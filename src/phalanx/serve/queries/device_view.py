@@ -48,7 +48,7 @@ class DeviceView:
 
     def changed(self) -> set[int] | None:
         """Return the rows whose devices may have changed since the last call; None: all rows."""
-        self._follow()
+        self._sync()
         log = self._state.log
         rows = log.since(self._position) if self._position >= 0 else None
         self._position = log.position
@@ -64,7 +64,7 @@ class DeviceView:
 
     def resources(self) -> tuple[str, ...]:
         """Return the column names: every class of which a node has devices."""
-        self._follow()
+        self._sync()
         rows = self._state.columns.row_of.values() if self._classes else ()
         has = {name for row in rows for name in self._row(row)}
         return tuple(IMPLICIT_RESOURCE_PREFIX + name for name in sorted(has))
@@ -107,7 +107,7 @@ class DeviceView:
     def _selects(self, request: AllocationRequest | None, device: Device) -> bool:
         return request is not None and request.selects(device, self._state.selectors) is True
 
-    def _follow(self) -> None:
+    def _sync(self) -> None:
         self._state.sync()
         names = (each.metadata.name for each in self._state.objects.all(DeviceClass))
         found = ((name, any_of(self._state, name)) for name in names)
@@ -148,7 +148,7 @@ class DeviceView:
 
     def on(self, row: int) -> list[Json]:
         """Return the devices that a node can use, with their claims and pods."""
-        self._follow()
+        self._sync()
         state = self._state
         devices = state.view(row).devices[:MOST_DEVICES]
         wanted = {device.key for device in devices}

@@ -71,15 +71,15 @@ class DaemonSetController(Controller):
         by_node: dict[str, list[Json]] = {}
         for pod in await self._claims.of(owner):
             by_node.setdefault(_node_of(pod), []).append(pod)
-        wanted = {node["metadata"]["name"] for node in self._nodes if _belongs(owner, node)}
+        wanted = {node["metadata"]["name"] for node in self._nodes if _should_run(owner, node)}
         if not deleting(owner):
-            await self._arrange(owner, by_node, wanted, digest)
+            await self._sync_pods(owner, by_node, wanted, digest)
             by_node = {}
             for pod in self._pods.by_index("controller", owner["metadata"]["uid"]):
                 by_node.setdefault(_node_of(pod), []).append(pod)
         await self._write(owner, by_node, wanted, digest)
 
-    async def _arrange(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
+    async def _sync_pods(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
         leaving: list[Json] = []
         for node, pods in by_node.items():
             alive = [pod for pod in pods if not deleting(pod)]
@@ -103,16 +103,16 @@ class DaemonSetController(Controller):
         budget = max(1, scaled(limit, len(wanted), up=True))
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
         unavailable = 0
-        old_well: list[Json] = []
-        old_ill: list[Json] = []
+        outdated_available: list[Json] = []
+        outdated_unavailable: list[Json] = []
         for node in sorted(wanted):
             pods = [pod for pod in by_node.get(node, ()) if not finished(pod)]
-            well = any(available_in(pod, minimum, self._clock.now()) == 0.0 and not deleting(pod) for pod in pods)
-            unavailable += not well
+            available = any(available_in(pod, minimum, self._clock.now()) == 0.0 and not deleting(pod) for pod in pods)
+            unavailable += not available
             for pod in pods:
                 if not deleting(pod) and pod["metadata"].get("labels", {}).get(HASH_LABEL) != digest:
-                    (old_well if well else old_ill).append(pod)
-        return old_ill + old_well[: max(0, budget - unavailable)]
+                    (outdated_available if available else outdated_unavailable).append(pod)
+        return outdated_unavailable + outdated_available[: max(0, budget - unavailable)]
 
     async def _create(self, owner: Json, node: str, digest: str) -> None:
         pod = from_template(owner["spec"]["template"], owner, r.DAEMON_SETS)
@@ -184,7 +184,7 @@ def _node_of(pod: Json) -> str:
     return ""
 
 
-def _belongs(owner: Json, node: Json) -> bool:
+def _should_run(owner: Json, node: Json) -> bool:
     spec = owner["spec"]["template"].get("spec") or {}
     labels, name = node["metadata"].get("labels") or {}, node["metadata"]["name"]
     if any(labels.get(key) != value for key, value in (spec.get("nodeSelector") or {}).items()):

@@ -125,7 +125,7 @@ class JobController(Controller):
                 await self._withdraw(tally, tally.active[:BATCH])
             else:
                 try:
-                    await self._arrange(job, tally, membership)
+                    await self._sync_pods(job, tally, membership)
                 except ApiProblem as found:
                     problem = found
                 except GroupingRefused as found:
@@ -151,7 +151,7 @@ class JobController(Controller):
         if len(held) >= BATCH:
             self.queue.add(key)
 
-    async def _arrange(self, job: Json, tally: Tally, membership: Membership) -> None:
+    async def _sync_pods(self, job: Json, tally: Tally, membership: Membership) -> None:
         if tally.more:
             return  # a pod that is not counted yet must not be replaced
         spec = job["spec"]

@@ -54,7 +54,7 @@ def size_of(job_spec: Json) -> int:
 def vacant(job: Json) -> int:
     """Return how many members of the gang will not be replaced, because fewer pods remain than run at a time.
 
-    They have succeeded, or failed for good.
+    They have succeeded, or failed permanently.
     """
     spec, status = job["spec"], job.get("status") or {}
     if spec.get("completions") is None:

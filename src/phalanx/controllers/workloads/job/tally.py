@@ -86,7 +86,7 @@ def tally_of(job: Json, pods: list[Json]) -> Tally:
     if indexed:
         tally.completed_indexes = {i for i in parse_indexes(status.get("completedIndexes", "")) if i < completions}
         tally.failed_indexes = {i for i in parse_indexes(status.get("failedIndexes", "")) if i < completions}
-    _settle(tally, status, pods)
+    _count_uncounted(tally, status, pods)
     known = {*tally.uncounted_succeeded, *tally.uncounted_failed}
     only_failed = spec.get("podReplacementPolicy") == "Failed"
     ended = []
@@ -116,7 +116,7 @@ def tally_of(job: Json, pods: list[Json]) -> Tally:
     return tally
 
 
-def _settle(tally: Tally, status: Json, pods: list[Json]) -> None:
+def _count_uncounted(tally: Tally, status: Json, pods: list[Json]) -> None:
     """Convert uids of pods without the finalizer to counts."""
     uncounted = status.get("uncountedTerminatedPods") or {}
     held = {pod["metadata"]["uid"] for pod in pods if TRACKING in (pod["metadata"].get("finalizers") or ())}

@@ -33,12 +33,12 @@ from phalanx.controllers.workloads.jobset.jobs import (
     JOB_INDEX,
     build,
     claims,
+    has_host_names,
     jobset_of,
     link_of,
     replicas_of,
     service,
     template_patch,
-    with_host_names,
 )
 from phalanx.controllers.workloads.jobset.observed_state import ObservedJobSet
 from phalanx.controllers.workloads.jobset.shape import JobSetShape, job_name, shape_of
@@ -228,7 +228,7 @@ class JobSetController(Controller):
         """Create the Service and the shared claims; a failure is reported and blocks nothing else."""
         jobset = look.jobset
         wanted = [(self._claims, claim) for claim in claims(jobset)]
-        if with_host_names(jobset):
+        if has_host_names(jobset):
             wanted.append((self._services, service(jobset)))
         for cache, body in wanted:
             try:

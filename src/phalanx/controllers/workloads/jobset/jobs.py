@@ -35,7 +35,7 @@ def subdomain(jobset: Json) -> str:
     return (jobset["spec"].get("network") or {}).get("subdomain") or str(jobset["metadata"]["name"])
 
 
-def with_host_names(jobset: Json) -> bool:
+def has_host_names(jobset: Json) -> bool:
     return (jobset["spec"].get("network") or {}).get("enableDNSHostnames", True) is not False
 
 
@@ -112,7 +112,7 @@ def build(
     extra = _exclusive_annotations(jobset, outer)
     pod_meta["labels"] = {**(pod_meta.get("labels") or {}), **keys}
     pod_meta["annotations"] = {**(pod_meta.get("annotations") or {}), **keys, **extra}
-    if with_host_names(jobset):
+    if has_host_names(jobset):
         pod_spec["subdomain"] = subdomain(jobset)
     _mount_claims(jobset, pod_spec)
     if EXCLUSIVE in extra:

@@ -163,7 +163,7 @@ class LeaderWorkerSetController(Controller):
             go_on = await self._make_groups(look, partition, replicas, grouped and provider.name == grouping.NATIVE)
             scheduling = of_groups(look.leaders, look.outdated) if grouped else self._without_groups(lws)
             if go_on:
-                await self._arrange(look, partition, replicas)
+                await self._sync_replicas(look, partition, replicas)
         except GroupingRefused as refusal:
             scheduling = ("False", refusal.reason, refusal.message)
             self._events.warning(lws, self.name, refusal.reason, refusal.message)
@@ -312,7 +312,7 @@ class LeaderWorkerSetController(Controller):
 
     # ---- arranging
 
-    async def _arrange(self, look: ObservedReplicas, partition: int, replicas: int) -> None:
+    async def _sync_replicas(self, look: ObservedReplicas, partition: int, replicas: int) -> None:
         lws, meta = look.lws, look.lws["metadata"]
         if not unique_subdomains(lws):
             owner = controller_reference(lws, r.LEADER_WORKER_SETS)
@@ -323,7 +323,7 @@ class LeaderWorkerSetController(Controller):
             look.leader_set = await self._apply_leaders(look.leader_set, wanted)
         self._progress.leaders(lws, before, look.revision, partition, replicas)
         for index in sorted(look.leaders):
-            await self._arrange_group(look, index, look.leaders[index])
+            await self._sync_replica(look, index, look.leaders[index])
 
     async def _apply_leaders(self, known: Json | None, wanted: Json) -> Json:
         meta = wanted["metadata"]
@@ -356,7 +356,7 @@ class LeaderWorkerSetController(Controller):
         }
         return await self._sets.update(body)
 
-    async def _arrange_group(self, look: ObservedReplicas, index: int, leader: Json) -> None:
+    async def _sync_replica(self, look: ObservedReplicas, index: int, leader: Json) -> None:
         lws, meta, name = look.lws, look.lws["metadata"], leader["metadata"]["name"]
         revision = n.label(leader, n.REVISION)
         then = look.then.get(revision)

@@ -76,7 +76,7 @@ class MPIJobController(CustomController):
         refusal: GroupingRefused | None = None
         try:
             check_pods("the MPIJob", all_pods(owner))
-            await self._arrange(owner, workers, launcher)
+            await self._sync_pods(owner, workers, launcher)
         except GroupingRefused as refused:
             refusal = refused if refused.reason == TOO_MANY else None
             self._events.warning(owner, NAME, refused.reason, refused.message)
@@ -86,7 +86,7 @@ class MPIJobController(CustomController):
 
     # ---- pods
 
-    async def _arrange(self, owner: Json, workers: dict[str, Json], launcher: Json | None) -> None:
+    async def _sync_pods(self, owner: Json, workers: dict[str, Json], launcher: Json | None) -> None:
         if (owner["spec"].get("runPolicy") or {}).get("suspend"):
             await gather_results(self._pods.delete(pod) for pod in workers.values() if not deleting(pod))
             if launcher is not None and not launcher["spec"].get("suspend"):

@@ -71,11 +71,11 @@ class StatefulSetController(Controller):
         if not deleting(owner):
             try:
                 check_pods("spec.replicas", count_in(owner["spec"], "replicas"))
-                await self._arrange(owner, pods, current, update)
+                await self._sync_pods(owner, pods, current, update)
             except GroupingRefused as problem:
                 refusal = problem
             pods = await self._ours(owner)
-            await self._volumes.settle(owner, sorted(pods))
+            await self._volumes.update_owners(owner, sorted(pods))
         await self._write(owner, pods, current, update, refusal)
 
     async def _ours(self, owner: Json) -> dict[int, Json]:
@@ -97,7 +97,7 @@ class StatefulSetController(Controller):
 
     # ---- arranging pods
 
-    async def _arrange(self, owner: Json, pods: dict[int, Json], current: Json, update: Json) -> None:
+    async def _sync_pods(self, owner: Json, pods: dict[int, Json], current: Json, update: Json) -> None:
         spec = owner["spec"]
         start = int((spec.get("ordinals") or {}).get("start") or 0)
         wanted = range(start, start + int(spec.get("replicas", 1)))

@@ -66,7 +66,7 @@ class Volumes:
             if claim is not None and not _owned_by_other(claim, owner):
                 await self._set_owners(claim, [reference])
 
-    async def settle(self, owner: Json, ordinals: Iterable[int]) -> None:
+    async def update_owners(self, owner: Json, ordinals: Iterable[int]) -> None:
         """Update owner references of these pods' claims to the retention policy, which may have changed."""
         for template in owner["spec"].get("volumeClaimTemplates") or ():
             for ordinal in ordinals:

@@ -77,7 +77,7 @@ class TrainJobController(CustomController):
             self.queue.add(Key(key.namespace, name))
 
     def _job_changed(self, key: Key, new: Json | None, old: Json | None) -> None:
-        """Requeue when pods of a Job completed for good: their gang does not require them after deletion."""
+        """Requeue when pods of a Job completed permanently: their gang does not require them after deletion."""
         name = jobset_of(new or old or {})
         if name and (vacant(new) if new is not None else 0) != (vacant(old) if old is not None else 0):
             self.queue.add(Key(key.namespace, name))
@@ -106,7 +106,7 @@ class TrainJobController(CustomController):
                 raise GroupingRefused(
                     f"JobSet {key.name} belongs to another owner; delete or rename it", "NameConflict"
                 )
-            found = await self._arrange(owner, found)
+            found = await self._sync_children(owner, found)
         except GroupingRefused as refused:
             self._events.warning(owner, NAME, refused.reason, refused.message)
             if refused.reason == TOO_MANY:
@@ -157,7 +157,7 @@ class TrainJobController(CustomController):
         if found is not None:
             await self._sets.delete(found, "Background")
 
-    async def _arrange(self, owner: Json, found: Json | None) -> Json | None:
+    async def _sync_children(self, owner: Json, found: Json | None) -> Json | None:
         """Create the groups and the JobSet; return the JobSet, None while it cannot be created."""
         trainer = owner["spec"].get("trainer")
         check_pods("spec.trainer.numNodes", count_in(trainer if isinstance(trainer, dict) else {}, "numNodes"))

@@ -141,9 +141,9 @@ class GroupReservations:
                     self._find(group)
         if self.kept or self._expired:
             for key in leaves:
-                self._follow(key)
+                self._update(key)
 
-    def _follow(self, key: GroupKey) -> None:
+    def _update(self, key: GroupKey) -> None:
         kept, group = self.kept.get(key), self._members.forest.group(key)
         whole = announced_by(group) if group is not None else None
         if group is None or whole is None or not self._has_started(group):
