@@ -87,3 +87,13 @@ def test_every_command_about_a_local_cluster_names_it_in_the_same_ways(name: str
     assert both.exit_code == 2 and "each says which cluster" in both.output
     empty = run(cli, [*words, "--name", ""])
     assert empty.exit_code == 2 and "an empty name" in empty.output
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_no_two_options_of_a_command_share_a_parameter(name: str) -> None:
+    """Otherwise the value of one is taken for the other: `--cluster-name` of the scheduler was read as `--name`."""
+    command = cli.get_command(click.Context(cli), name)
+    assert command is not None
+    for each in (command, *(command.commands.values() if isinstance(command, click.Group) else ())):
+        names = [option.name for option in each.params]
+        assert len(names) == len(set(names)), sorted(names)

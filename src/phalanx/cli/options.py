@@ -136,7 +136,7 @@ _CHOSEN = "phalanx.cluster"  # in the meta of a context: (the option that chose 
 def _choose_cluster(context: click.Context, option: click.Parameter, value: str) -> str:
     """Let --name, --data or --kubeconfig choose the cluster: the value of --kubeconfig becomes that of the cluster."""
     chosen, kubeconfig = context.meta.get(_CHOSEN, ("", ""))
-    if option.name == "cluster_name":
+    if option.name == "local_cluster":
         no_empty_name(context, option, value)
     if not value:
         return str(kubeconfig)
@@ -145,7 +145,7 @@ def _choose_cluster(context: click.Context, option: click.Parameter, value: str)
     if option.name != "kubeconfig":
         from phalanx.cli.clusters import known_cluster
 
-        name, data = (value, "") if option.name == "cluster_name" else ("", value)
+        name, data = (value, "") if option.name == "local_cluster" else ("", value)
         home, record = known_cluster(name, data)
         if not record.kubeconfig:
             raise ConfigProblem(home.title, "has written no kubeconfig; start it with --kubeconfig FILE")
@@ -162,7 +162,7 @@ def cluster_options(default: str) -> Decorator:
     options = (
         click.option(
             "--name",
-            "cluster_name",
+            "local_cluster",  # not `cluster_name`, which `phalanx scheduler --cluster-name` has
             default="",
             metavar="CLUSTER",
             expose_value=False,
