@@ -455,6 +455,8 @@ class Engine:
         """Recompute the shape of a record if the label interest or its claims may have changed since it was made."""
         if record.pod is None:
             return
+        if record.shape_epoch == self.interest.epoch and self.shapes.same_claims(record.pod, record.shape):
+            return
         shape = self.shapes.of(record.pod)
         if shape is not record.shape:
             self.shapes.keep(shape)

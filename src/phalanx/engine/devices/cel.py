@@ -47,9 +47,9 @@ def _equality_key(reads: frozenset[str] | None) -> Callable[[Device], Hashable |
         if reads is None:
             return None
         attributes = device.attributes
-        versions = tuple((name, value) for name, value in attributes.items() if value[0] in ("version", ""))
-        amounts = tuple((name, each.value) for name, each in device.source.capacity.items())
-        return device.driver, device.multiple, tuple(attributes.get(name) for name in names), versions, amounts
+        versions = tuple([item for item in attributes.items() if item[1][0] in ("version", "")])
+        amounts = tuple([(name, each.value) for name, each in device.source.capacity.items()])
+        return device.driver, device.multiple, tuple([attributes.get(name) for name in names]), versions, amounts
 
     return key
 

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from phalanx.engine.devices.inventory import CounterKey, Device, DeviceKey, Inventory, PoolKey
 from phalanx.model.objects.cluster import Node
 from phalanx.model.objects.devices import AllocationResult
+from phalanx.model.objects.pod import NodeSelector
 from phalanx.model.quantity import BadQuantity, nanos
-from phalanx.model.selectors import BadSelector, NodeMatcher, node_selector
+from phalanx.model.selectors import BadSelector, NodeMatcher, NodeTerm, Requirement, node_selector
 
 ClaimKey = tuple[str, str]  # (namespace, name)
 _NOWHERE = NodeMatcher(())
+MOST_NODES = 16_384  # nodes whose selectors are shared by allocations
 
 
 class Held(NamedTuple):
@@ -47,10 +50,25 @@ def held_by(allocation: AllocationResult) -> Held:
     matcher = None
     if allocation.node_selector is not None:
         try:
-            matcher = node_selector(allocation.node_selector)
+            matcher = _matcher(allocation.node_selector)
         except BadSelector:
             matcher = _NOWHERE
     return Held(tuple(devices), matcher, allocation)
+
+
+def _matcher(selector: NodeSelector) -> NodeMatcher:
+    """Compile the node selector of an allocation; most name one node."""
+    terms = selector.node_selector_terms
+    if len(terms) == 1 and not terms[0].match_expressions and len(fields := list(terms[0].match_fields or ())) == 1:
+        only = fields[0]
+        if only.key == "metadata.name" and only.operator == "In" and len(only.values or ()) == 1:
+            return _only((only.values or [""])[0])
+    return node_selector(selector)
+
+
+@lru_cache(maxsize=MOST_NODES)
+def _only(node: str) -> NodeMatcher:
+    return NodeMatcher((NodeTerm((), (Requirement("metadata.name", "In", (node,)),)),))
 
 
 class Holdings:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 from uuid import NAMESPACE_OID, uuid5
 
 import msgspec
 
 from phalanx.engine.devices.allocator import Pick
 from phalanx.engine.devices.capacity import written
+from phalanx.engine.devices.holdings import MOST_NODES
 from phalanx.engine.devices.requests import AllocationRequest, ClaimSpec
 from phalanx.model.objects.devices import AllocatedDevice, AllocationConfiguration, AllocationResult, DeviceAllocation
 from phalanx.model.objects.pod import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
@@ -51,6 +53,8 @@ def _config(spec: ClaimSpec, picks: Iterable[Pick]) -> list[AllocationConfigurat
     """
     picked = {pick.request.name for pick in picks}
     chosen = [request for alternatives in spec.requests for request in alternatives if request.name in picked]
+    if not spec.config and not any(request.config for request in chosen):
+        return []
     by_class: dict[str, list[AllocationRequest]] = {}
     for request in chosen:
         by_class.setdefault(request.class_name, []).append(request)
@@ -70,6 +74,13 @@ def _config(spec: ClaimSpec, picks: Iterable[Pick]) -> list[AllocationConfigurat
     ]
 
 
+@lru_cache(maxsize=MOST_NODES)
+def _only(node: str) -> NodeSelector:
+    """Return the selector of one node, shared by all allocations there."""
+    field = NodeSelectorRequirement(key="metadata.name", operator="In", values=[node])
+    return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[field])])
+
+
 def _selector(picks: Iterable[Pick], node: str) -> NodeSelector | None:
     """Return the conjunction of the devices' node selectors; one node if a device is local to it."""
     expressions: list[NodeSelectorRequirement] = []
@@ -77,8 +88,7 @@ def _selector(picks: Iterable[Pick], node: str) -> NodeSelector | None:
     for pick in picks:
         reach = pick.device.reach
         if reach.node or pick.device.source.binds_to_node:
-            only = NodeSelectorRequirement(key="metadata.name", operator="In", values=[node])
-            return NodeSelector(node_selector_terms=[NodeSelectorTerm(match_fields=[only])])
+            return _only(node)
         if reach.selector is not None:
             for term in reach.selector.node_selector_terms[:1]:
                 expressions += [each for each in term.match_expressions or () if each not in expressions]

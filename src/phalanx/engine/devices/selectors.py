@@ -30,7 +30,7 @@ Compiler = Callable[[str], Selector]
 Verdict = bool | SelectorFailure
 
 
-MOST_SHARED = 10_000  # verdicts cached per expression
+MOST_SHARED = 10_000  # verdicts cached per expression for devices that it cannot distinguish
 
 
 class DeviceSelectors:
@@ -39,18 +39,32 @@ class DeviceSelectors:
     def __init__(self, compiler: Compiler) -> None:
         self._compile = compiler
         self._compiled: dict[str, Selector | SelectorFailure] = {}
-        self._verdicts: WeakKeyDictionary[Device, dict[str, Verdict]] = WeakKeyDictionary()
         # Most devices of a cluster are equal: expression -> key of equal devices -> verdict.
         self._shared: dict[str, dict[Hashable, Verdict]] = {}
+        self._verdicts: WeakKeyDictionary[Device, dict[str, Verdict]] = WeakKeyDictionary()  # of other devices
         self.evaluations = 0  # number so far
 
     def verdict(self, expression: str, device: Device) -> Verdict:
+        selector = self._compiled.get(expression)
+        if selector is None:
+            selector = self._selector(expression)
+        if isinstance(selector, SelectorFailure):
+            return selector
+        shared = self._shared.get(expression)
+        if shared is None:
+            shared = self._shared[expression] = {}
+        key = selector.key(device)
+        if key is not None:
+            if (answer := shared.get(key)) is not None:
+                return answer
+            if len(shared) < MOST_SHARED:
+                answer = shared[key] = self._evaluate(selector, device)
+                return answer
         known = self._verdicts.get(device)
         if known is None:
             known = self._verdicts[device] = {}
-        answer = known.get(expression)
-        if answer is None:
-            answer = known[expression] = self._evaluate(expression, device)
+        if (answer := known.get(expression)) is None:
+            answer = known[expression] = self._evaluate(selector, device)
         return answer
 
     def problem(self, expression: str) -> SelectorFailure | None:
@@ -68,22 +82,9 @@ class DeviceSelectors:
             self._compiled[expression] = compiled
         return compiled
 
-    def _evaluate(self, expression: str, device: Device) -> Verdict:
-        selector = self._selector(expression)
-        if isinstance(selector, SelectorFailure):
-            return selector
-        key = selector.key(device)
-        shared = self._shared.setdefault(expression, {})
-        if key is not None and (known := shared.get(key)) is not None:
-            return known
+    def _evaluate(self, selector: Selector, device: Device) -> Verdict:
         self.evaluations += 1
-        answer: Verdict
         try:
-            answer = selector.matches(device)
+            return selector.matches(device)
         except SelectorFailure as problem:
-            answer = SelectorFailure(f"CEL runtime error: {problem}")
-        if key is not None:
-            if len(shared) >= MOST_SHARED:
-                shared.clear()
-            shared[key] = answer
-        return answer
+            return SelectorFailure(f"CEL runtime error: {problem}")

@@ -136,6 +136,10 @@ class ShapeTable:
             self._quick[self._quick_key(pod, shape.labels)] = shape  # computed again: the interest may have grown
         return shape
 
+    def same_claims(self, pod: Pod, shape: Shape) -> bool:
+        """Return True if the claims of a pod are still those of its shape."""
+        return [use.identity for use in self.uses_of(pod)] == [use.identity for use in shape.claims]
+
     def start_epoch(self) -> None:
         """Let every shape be computed again before its next use: what requests mean has changed."""
         self._quick.clear()

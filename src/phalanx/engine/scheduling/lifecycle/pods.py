@@ -222,9 +222,10 @@ class Pods:
             return False
         shapes = self._cluster.shapes
         before = old.pod if old.shape_epoch >= 0 and not pod.status.container_statuses else None
-        if before is not None and not (shapes.signers or spec.resource_claims or shapes.extended):
+        if before is not None and not shapes.signers:
             bound = msgspec.structs.replace(before.spec, node_name=spec.node_name)
-            if bound == spec and before.metadata.owner_references == meta.owner_references:
+            same = bound == spec and before.metadata.owner_references == meta.owner_references
+            if same and (not (spec.resource_claims or shapes.extended) or shapes.same_claims(pod, old.shape)):
                 return True  # the most frequent change: it got its node
         shape = shapes.of(pod)
         if shape is old.shape:
