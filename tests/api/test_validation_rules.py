@@ -289,3 +289,16 @@ def test_rules_read_all_fields_of_embedded_metadata_that_are_declared(world: Wor
     world.create(DEFINITIONS, ruled(pod=body))
     embedded = {"kind": "Pod", "apiVersion": "v1", "metadata": {"name": "p", "namespace": "b"}}
     assert "failed rule: self.metadata.namespace == 'a'" in refusal(world, cron(pod=embedded))
+
+
+def test_rules_about_an_unchanged_list_without_keys_do_not_refuse_an_update(world: World) -> None:
+    item = {"type": "object", "properties": {"host": {"type": "string"}}}
+    hosts = {"type": "array", "x-kubernetes-list-type": "atomic", "maxItems": 4, "items": item}
+    world.create(DEFINITIONS, ruled(hosts=hosts))
+    world.create(CRONS, cron(hosts=[{"host": "old"}]))
+    item["properties"]["host"] |= {"maxLength": 9, RULES: [{"rule": "self != 'old'"}]}
+    stored = world.get(f"{DEFINITIONS}/{definition()['metadata']['name']}")
+    world.patch(f"{DEFINITIONS}/{stored['metadata']['name']}", {"spec": ruled(hosts=hosts)["spec"]})
+    world.patch(f"{CRONS}/a", {"spec": {"replicas": 2}})
+    with pytest.raises(Invalid, match="failed rule: self != 'old'"):
+        world.patch(f"{CRONS}/a", {"spec": {"hosts": [{"host": "old"}, {"host": "b"}]}})

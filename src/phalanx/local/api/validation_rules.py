@@ -216,6 +216,9 @@ class _Pair:
     unchanged: bool
 
 
+_TYPE = ("apiVersion", "kind")  # of the object itself: their rules hold for unchanged values too
+
+
 def _below(node: RuleNode, path: str, pair: _Pair) -> Iterator[tuple[RuleNode, str, _Pair]]:
     new, old = pair.new, pair.old
     if isinstance(new, dict):
@@ -227,7 +230,8 @@ def _below(node: RuleNode, path: str, pair: _Pair) -> Iterator[tuple[RuleNode, s
                 part, where = node.values, f"{path}[{key}]"
             if part is not None:
                 known = before.get(key)
-                yield part, where, _Pair(value, known, key in before and known == value)
+                same = key in before and known == value if old is not None else pair.unchanged
+                yield part, where, _Pair(value, known, same and (path != "" or key not in _TYPE))
     elif isinstance(new, list) and node.items is not None:
         keys = node.schema.get(LIST_MAP_KEYS) or ()
         correlated = node.schema.get(LIST_TYPE) == "map" and isinstance(old, list)
