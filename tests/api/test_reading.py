@@ -316,6 +316,19 @@ def test_long_lists_are_whole_in_every_form(server: LocalCluster, namespace: str
         assert [obj["metadata"]["name"] for _, obj in watch.take(300)] == expected
 
 
+def test_a_flag_of_the_query_is_on_unless_it_says_0_or_false(server: LocalCluster, pods: str) -> None:
+    for text in ("0", "False"):
+        assert server.ask("GET", pods, watch=text).json["kind"] == "PodList"
+    for text in ("1", "t", "yes", ""):
+        found = server.ask("GET", pods, watch=text, allowWatchBookmarks=text, timeoutSeconds=1)
+        assert found.code == 200 and all(json.loads(line)["type"] for line in found.body.splitlines())
+
+
+def test_a_grace_period_of_the_query_is_a_number(server: LocalCluster, pods: str) -> None:
+    refused = server.ask("DELETE", f"{pods}/none", gracePeriodSeconds="abc")
+    assert refused.code == 400 and refused.json["message"] == 'strconv.ParseInt: parsing "abc": invalid syntax'
+
+
 def test_numbers_in_the_query_are_read_as_go_reads_them(server: LocalCluster, pods: str) -> None:
     everything = server.get(pods)["items"]
     assert server.get(pods, limit=-1)["items"] == everything  # no limit

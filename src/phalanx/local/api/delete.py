@@ -18,7 +18,7 @@ from phalanx.local.api.crd import RESOURCE as DEFINITIONS
 from phalanx.local.api.index import Selection
 from phalanx.local.api.options import invalid_options, write_options
 from phalanx.local.api.problems import conflict, modified, not_found
-from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.request import Answer, Request, parse_signed, query_flag
 from phalanx.local.api.rule_matching import Admitted
 from phalanx.local.api.view import api_version, decode, encode, item_of
 from phalanx.local.store.contract import Entry, Key, RevisionMismatch
@@ -315,14 +315,11 @@ def _from_query(request: Request) -> Json:
     query = request.query
     found: Json = {}
     if query.get("gracePeriodSeconds"):
-        try:
-            found["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
-        except ValueError:
-            raise BadRequest(f"invalid gracePeriodSeconds {query['gracePeriodSeconds']!r}: not a number") from None
+        found["gracePeriodSeconds"] = parse_signed(query, "gracePeriodSeconds")
     if query.get("propagationPolicy"):
         found["propagationPolicy"] = query["propagationPolicy"]
     if query.get("orphanDependents"):
-        found["orphanDependents"] = query["orphanDependents"].lower() in ("true", "1")
+        found["orphanDependents"] = query_flag(query, "orphanDependents")
     return found
 
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from phalanx.local.api.options import invalid_options
-from phalanx.local.api.read import parse_number, parse_signed, too_old
-from phalanx.local.api.request import Answer, Request, query_flag
+from phalanx.local.api.read import too_old
+from phalanx.local.api.request import Answer, Request, parse_number, parse_signed, query_flag
 from phalanx.local.api.view import decode
 from phalanx.local.store.contract import Compacted, Entry, Key, SlowWatcher, StoreProtocol, Watcher
 from phalanx.model.fieldpath import forbidden, invalid

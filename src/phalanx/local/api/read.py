@@ -8,9 +8,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
-import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 
 import msgspec
@@ -21,7 +20,7 @@ from phalanx.local.api.index import Selection
 from phalanx.local.api.negotiate import Form, negotiate
 from phalanx.local.api.options import invalid_options
 from phalanx.local.api.problems import not_found
-from phalanx.local.api.request import Answer, Request
+from phalanx.local.api.request import Answer, Request, parse_number
 from phalanx.local.api.subresources import scale_of
 from phalanx.local.api.table import TableMaker
 from phalanx.local.api.view import View, api_version, encode, item_head, object_in, partial, to_yaml, view_of
@@ -237,27 +236,6 @@ def _joined(head: bytes, values: list[bytes], cut: bytes) -> bytes:
         values = [b"{" + value[len(cut) :] if value.startswith(cut) else value for value in values]
     values[0] = head + values[0]
     return b",".join(values)
-
-
-_NUMBER = re.compile(r"[+-]?[0-9]+")
-MOST_DIGITS = 20  # of a number of 64 bits with its sign
-
-
-def parse_number(query: Mapping[str, str], name: str) -> int:
-    """Return a number of the query, 0 if it is unset or, as in Kubernetes, negative. Raises BadRequest."""
-    return max(parse_signed(query, name), 0)
-
-
-def parse_signed(query: Mapping[str, str], name: str) -> int:
-    text = query.get(name, "")
-    if not text:
-        return 0
-    if not _NUMBER.fullmatch(text):
-        raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax')
-    number = int(text) if len(text) <= MOST_DIGITS else 1 << 63
-    if not -(1 << 63) <= number < 1 << 63:
-        raise BadRequest(f'strconv.ParseInt: parsing "{text}": value out of range')
-    return number
 
 
 def parse_revision(text: str) -> int:

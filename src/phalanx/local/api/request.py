@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
+from phalanx.base.errors import BadRequest
 from phalanx.model.kinds import Kind, Version
+
+_NUMBER = re.compile(r"[+-]?[0-9]+")
+MOST_DIGITS = 20  # of a number of 64 bits with its sign
 
 
 class User(msgspec.Struct, frozen=True):
@@ -54,4 +59,22 @@ class Answer:
 
 
 def query_flag(query: Mapping[str, str], name: str) -> bool:
-    return query.get(name, "").lower() in ("true", "1")
+    """Return True if a parameter is there and is neither `0` nor `false`, as in kube-apiserver."""
+    return query.get(name, "0").lower() not in ("false", "0")
+
+
+def parse_number(query: Mapping[str, str], name: str) -> int:
+    """Return a number of the query, 0 if it is unset or, as in Kubernetes, negative. Raises BadRequest."""
+    return max(parse_signed(query, name), 0)
+
+
+def parse_signed(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "")
+    if not text:
+        return 0
+    if not _NUMBER.fullmatch(text):
+        raise BadRequest(f'strconv.ParseInt: parsing "{text}": invalid syntax')
+    number = int(text) if len(text) <= MOST_DIGITS else 1 << 63
+    if not -(1 << 63) <= number < 1 << 63:
+        raise BadRequest(f'strconv.ParseInt: parsing "{text}": value out of range')
+    return number

@@ -18,8 +18,8 @@ from phalanx.local.api.index import Selection
 from phalanx.local.api.negotiate import Form, negotiate
 from phalanx.local.api.options import invalid_options
 from phalanx.local.api.protobuf_answers import frame, frames
-from phalanx.local.api.read import MATCH, NOT_OLDER, check_not_newer, parse_number, parse_revision, pieces_of, too_old
-from phalanx.local.api.request import Answer, Request, query_flag
+from phalanx.local.api.read import MATCH, NOT_OLDER, check_not_newer, parse_revision, pieces_of, too_old
+from phalanx.local.api.request import Answer, Request, parse_number, query_flag
 from phalanx.local.api.table import TableMaker, check_include
 from phalanx.local.api.view import api_version, encode, partial, revision_of, same, view_of, with_revision
 from phalanx.local.store.contract import Change, Compacted, Entry, SlowWatcher, Watcher
