@@ -273,6 +273,7 @@ class _Checker:
         return t.object_type(declared.name)
 
     def fold(self, node: Fold) -> Type:
+        """Return the type of a loop; check its range, condition and step."""
         over = self.subst.resolve(self.visit(node.range), keep_params=True)
         if over.kind == "list":
             first, second = (over.params[0], t.DYN) if not node.var2 else (t.INT, over.params[0])

@@ -171,6 +171,7 @@ class _Estimate:
     # -- loops ---------------------------------------------------------------------------------------------------------
 
     def fold(self, node: Fold) -> int:
+        """Return the estimated cost of a loop: that of one step times the largest size of its range."""
         cost = self.cost(node.range) + self.cost(node.init)
         known = (self.paths.get(id(node.init), []), self.known_size(node.init), self.entry(node.init))
         self.scopes.append({node.accu: known})

@@ -32,6 +32,7 @@ class LackingGroups:
         self._diagnostics = diagnostics
 
     async def ask(self) -> Sequence[LackingGroup] | None:
+        """Return the groups that lack nodes; None while this is not known."""
         if not self._service.synced:
             return None
         if not self._service.engine.queue.units:

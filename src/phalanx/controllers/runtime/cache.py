@@ -163,7 +163,7 @@ class Cache:
         self._handlers: list[tuple[str, Handler]] = []
         self.failed = 0  # times a handler raised
         self._removed_uids: OrderedDict[str, float] = OrderedDict()  # uids of what went last -> when, in seconds
-        self._informer: Informer[bytes] = Informer(client, resource, bytes, self._take, optional=optional)
+        self._informer: Informer[bytes] = Informer(client, resource, bytes, self._apply, optional=optional)
 
     def index(self, name: str, indexer: Indexer, *, of_marks: bool = False) -> None:
         """Declare an index before `run`. of_marks: it reads only labels and owner references, which seldom change."""
@@ -275,7 +275,8 @@ class Cache:
             return False
         return True
 
-    def _take(self, change: ObjectChange[bytes]) -> None:
+    def _apply(self, change: ObjectChange[bytes]) -> None:
+        """Store a change from the watch and call the handlers that it concerns."""
         key = Key(change.namespace, change.name)
         new: Json | None = None
         if change.object is None:

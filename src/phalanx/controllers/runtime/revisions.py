@@ -65,10 +65,10 @@ class Revisions:
         known = self.of(owner)
         highest = int(known[-1]["revision"]) if known else 0
         if used and not any(self._label_of(rev) == used for rev in known):
-            return await self._make(owner, data, {**labels, self._label: used}, highest + 1)
+            return await self._create(owner, data, {**labels, self._label: used}, highest + 1)
         found = next((rev for rev in reversed(known) if self._is_of(rev, data)), None)
         if found is None:
-            return await self._make(owner, data, labels, highest + 1)
+            return await self._create(owner, data, labels, highest + 1)
         if int(found["revision"]) == highest:
             return found
         version = found["metadata"]["resourceVersion"]
@@ -81,7 +81,8 @@ class Revisions:
         stored = revision.get("data")
         return bool(stored == data or (stored and self._normal(stored) == data))
 
-    async def _make(self, owner: Json, data: Json, labels: dict[str, str], number: int) -> Json:
+    async def _create(self, owner: Json, data: Json, labels: dict[str, str], number: int) -> Json:
+        """Create the ControllerRevision; after a collision of hashes, under another name."""
         meta = owner["metadata"]
         for collisions in itertools.count():
             digest = self._digest(data, collisions)

@@ -228,7 +228,7 @@ def build_pool(key: PoolKey, slices: Mapping[str, ResourceSlice], rules: Iterabl
         pool.reaches = _reaches(current)
         return pool
     try:
-        _fill(pool, current)
+        _read_slices(pool, current)
     except (BadQuantity, BadSelector) as problem:
         pool.problem = f"is currently invalid: {problem}"
     if pool.problem:
@@ -255,7 +255,8 @@ def _reaches(slices: Iterable[ResourceSlice]) -> list[Reach]:
         return [Reach(everywhere=True)]
 
 
-def _fill(pool: Pool, slices: Iterable[ResourceSlice]) -> None:
+def _read_slices(pool: Pool, slices: Iterable[ResourceSlice]) -> None:
+    """Add the devices and counters of the slices to a pool; set its problem if they contradict each other."""
     known: set[str] = set()
     for each in slices:
         if (duplicate := _add_counters(pool, each.spec.shared_counters)) is not None:

@@ -116,7 +116,7 @@ class DeviceSearch:
             if equivalent in step.tried:
                 continue
             self._spend(1)
-            if self._take(unit, device):
+            if self._allocate(unit, device):
                 step.tried.add(equivalent)
                 step.place = place
                 return True
@@ -185,7 +185,8 @@ class DeviceSearch:
         limits = device.pool.counters
         return all(self.counted(counter) + amount <= limits[counter] for counter, amount in device.counters)
 
-    def _take(self, unit: RequestUnit, device: Device) -> bool:
+    def _allocate(self, unit: RequestUnit, device: Device) -> bool:
+        """Allocate a device to a requested unit; return False if it has too little capacity."""
         takes = self._amounts(unit, device)
         if takes is None:
             return False

@@ -70,7 +70,7 @@ def enough_nodes(scheduler: Scheduler, target: AttemptUnit) -> list[Relaxation]:
     devices = NewDevices(scheduler.indexes.devices.inventory, scheduler.objects.all(ResourceSlice))
     try:
         with TrialAttempt(scheduler) as kept:
-            return _Demand(scheduler, (), kept, devices).enough(target)
+            return _Demand(scheduler, (), kept, devices).relaxation(target)
     finally:
         devices.withdraw()
 
@@ -115,7 +115,8 @@ class _Demand:
         idle, cordoned = unused(self._scheduler, self._declared, self._used)
         return NodeDemand(found, _by_shape(found), idle, cordoned, notes)
 
-    def enough(self, target: AttemptUnit) -> list[Relaxation]:
+    def relaxation(self, target: AttemptUnit) -> list[Relaxation]:
+        """Return the change "more nodes" if nodes of one shape alone would make the unit fit; [] otherwise."""
         key = _key_of(target)
         self._pools = pools_of(self._columns, (), filter(None, [key]))
         nodes = self._cheapest(target, 1)

@@ -159,6 +159,7 @@ class AskedUnits:
     # ---- objects of the query
 
     def put(self, question: Question) -> None:
+        """Add the objects of a question to the copied forest, and make records of its pods."""
         for policy in (*self._scheduler.objects.all(WorkloadPolicy), *question.policies):
             self.forest.put_policy(policy)
         for workload in question.workloads:

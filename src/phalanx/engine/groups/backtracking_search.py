@@ -95,6 +95,7 @@ class BacktrackingSearch:
         self._made: list[tuple[_Unit, int, int]] = []  # unit, row, journal mark
 
     def run(self) -> list[tuple[PodRecord, int]] | None:
+        """Return nodes for the pods of the first set of leaves that can be placed; None if the search found none."""
         root = self._built.problem.root
         left = self._built.problem.budget
         targets = list(islice(_targets(root), TARGETS + 1))

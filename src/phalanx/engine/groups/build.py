@@ -211,7 +211,7 @@ class _Builder:
         self._has_policies = False
 
     def build(self, root: Group, budget: int, *, counted: bool) -> Built:
-        part = self._with_others(self._part(root))
+        part = self._with_others(self._subtree(root))
         columns, n = self._columns, self._columns.n
         shapes = list(self._numbers)
         evaluations = [self._evaluation(shape) for shape in shapes]
@@ -265,12 +265,13 @@ class _Builder:
         others = []
         for group in self._outstanding_pods.others:
             try:
-                others.append(self._part(group))
+                others.append(self._subtree(group))
             except Unplaceable:  # its members contradict its rules: it cannot be completed
                 continue
         return Composite("", 1 + len(others), (part, *others), None, None, -1) if others else part
 
-    def _part(self, group: Group) -> Subtree:
+    def _subtree(self, group: Group) -> Subtree:
+        """Return the subtree of a group for the placement search, with the demand of each leaf by pod shape."""
         spec, policy = group.spec, group.policy
         assert spec is not None
         self._has_policies = self._has_policies or policy is not DEFAULT
@@ -280,7 +281,7 @@ class _Builder:
                 self._keys[key] = None
         part: Subtree
         if group.composite:
-            children = tuple(self._part(child) for child in group.sorted_children() if child.spec is not None)
+            children = tuple(self._subtree(child) for child in group.sorted_children() if child.spec is not None)
             part = Composite(
                 str(group.key), spec.minimum, children, spec.topology_key, spec.preferred_key, self._pinned(group)
             )

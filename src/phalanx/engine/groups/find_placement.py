@@ -60,12 +60,12 @@ def find(
     `ranks`: prefer placements that follow the ranks of members and their nominated nodes.
     """
     if group_plugins is not None or not ranks:
-        return _find(state, group, built, group_plugins)  # plugins choose the candidate placements
+        return _search(state, group, built, group_plugins)  # plugins choose the candidate placements
     for variant in chain(together(state, built), spread(state.columns, built)) if built.has_policies else ():
         following = _instead(state, group, variant)
         if following is not None:
             return following
-    found = _find(state, group, built, None)
+    found = _search(state, group, built, None)
     if state.nominations and isinstance(found, Found) and any(record.nominated for record, _ in found.assignment):
         nominated = at_home(state.columns, built, found.assignment)
         return (nominated and _instead(state, group, nominated)) or found
@@ -74,15 +74,16 @@ def find(
 
 def _instead(state: ClusterState, group: Group, variant: tuple[RankVariant, Built]) -> Found | None:
     made, built = variant
-    found = _find(state, group, built, None)
+    found = _search(state, group, built, None)
     if not isinstance(found, Found) or not found.assignment:
         return None
     return Found(found.assignment, made.satisfied(found.satisfied), found.outcome)
 
 
-def _find(
+def _search(
     state: ClusterState, group: Group, built: Built, group_plugins: GroupPlugins | None
 ) -> Found | NoPlacement | Status:
+    """Place by counting, then check the assignment by the filters if members affect each other."""
     outcome = place(built.problem, explained=False) if group_plugins is None else group_plugins.search(group, built)
     if isinstance(outcome, Status):
         return outcome

@@ -102,7 +102,7 @@ class GroupPlugins:
                 first = outcome
         if not found:
             return first if first is not None else Status(Code.UNSCHEDULABLE, ("no feasible placements found",))
-        return found[self._best(group, built, found)][1]
+        return found[self._highest_score(group, built, found)][1]
 
     def candidates(self, group: Group, built: Built) -> Sequence[Placement] | Status:
         everywhere = Placement("", self._columns.alive)
@@ -124,7 +124,8 @@ class GroupPlugins:
             found.append(Placement(names[int(domain)], mask))
         return found
 
-    def _best(self, group: Group, built: Built, found: list[tuple[Placement, SearchOutcome]]) -> int:
+    def _highest_score(self, group: Group, built: Built, found: list[tuple[Placement, SearchOutcome]]) -> int:
+        """Return the index of the candidate placement with the highest weighted score."""
         if len(found) == 1:
             return 0
         totals = np.zeros(len(found))

@@ -123,6 +123,7 @@ class SequentialTrial:
         self.expansions = 0  # of the backtracking search only
 
     def run(self) -> Assignment | None:
+        """Return an assignment by the filters: greedily if possible, else by the backtracking search."""
         found = self._greedy()
         if found is None:
             assignment_search = BacktrackingSearch(self._cluster, self._built)

@@ -138,7 +138,7 @@ class SearchState:
             slots = self.slots(shape, nodes)
             if int(slots.sum()) >= counts[shape]:
                 self._take_room(
-                    Slot(leaf, area, shapes, counts, {shape: self._fill(shape, nodes, slots, counts[shape])})
+                    Slot(leaf, area, shapes, counts, {shape: self._choose_nodes(shape, nodes, slots, counts[shape])})
                 )
                 return True
         else:
@@ -154,7 +154,8 @@ class SearchState:
             return False
         return self._repack([*neighbours, Slot(leaf, area, shapes, counts, {})])
 
-    def _fill(self, shape: int, nodes: Ints, slots: Ints, count: int) -> tuple[Ints, Ints]:
+    def _choose_nodes(self, shape: int, nodes: Ints, slots: Ints, count: int) -> tuple[Ints, Ints]:
+        """Return the nodes for `count` pods of a shape, and how many pods each gets."""
         row = self.problem.shapes[shape]
         if row.score is None and len(self.kinds[1]):
             best = choose_alike(self.free[:, nodes], self.kinds, self.rank[nodes], row.request, slots, count)
@@ -438,7 +439,7 @@ class SearchState:
         fits = min(count, int(slots.sum()))
         if fits <= 0:
             return 0
-        where, counts = self._fill(shape, nodes, slots, fits)
+        where, counts = self._choose_nodes(shape, nodes, slots, fits)
         old = assign.placed.get(shape)
         merged = (where, counts) if old is None else _merge(old, (where, counts))
         self._release_room(assign)

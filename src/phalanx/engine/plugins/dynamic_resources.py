@@ -281,7 +281,7 @@ class DynamicResources:
             return None
         if not reservation.asked:
             reservation.asked = True
-            self._ask(reservation, record, row, emit)
+            self._request_writes(reservation, record, row, emit)
         if reservation.problem:
             return Status(Code.UNSCHEDULABLE, (reservation.problem,), self.name)
         if reservation.writes:
@@ -294,7 +294,8 @@ class DynamicResources:
             self.state.leave(key, record.uid)
         return None
 
-    def _ask(self, reservation: DeviceReservation, record: PodRecord, row: int, emit: Emit) -> None:
+    def _request_writes(self, reservation: DeviceReservation, record: PodRecord, row: int, emit: Emit) -> None:
+        """Emit the writes that reserve or create the claims of a reservation."""
         for key, allocation in reservation.claims.items():
             if reservation.extended is not None and key == extended_key(record):
                 assert allocation is not None and record.pod is not None

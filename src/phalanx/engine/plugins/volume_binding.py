@@ -45,7 +45,7 @@ from phalanx.engine.state.shapes import Shape
 from phalanx.model.objects import PersistentVolumeClaim
 
 
-class Promise(msgspec.Struct):
+class VolumeReservation(msgspec.Struct):
     """Bindings that Reserve assumed for a pod."""
 
     volumes: list[tuple[str, ClaimKey]] = msgspec.field(default_factory=list)  # volume -> claim
@@ -68,7 +68,7 @@ class VolumeBinding(VolumePlugin):
     def __init__(self, args: Mapping[str, Any], handle: Handle, state: VolumeState) -> None:
         super().__init__(args, handle, state)
         self.args = VolumeBindingArgs.read(args)
-        self._promises: dict[str, Promise] = {}  # by pod uid
+        self._reservations: dict[str, VolumeReservation] = {}  # by pod uid
 
     # ---- PreFilter
 
@@ -122,7 +122,7 @@ class VolumeBinding(VolumePlugin):
             return Status(Code.UNSCHEDULABLE, (reason,), self.name)
         if not static and not provisioned:
             return None
-        reservation = Promise()
+        reservation = VolumeReservation()
         node = self.state.columns.names[row]
         for claim, volume in static:
             reservation.volumes.append((volume.metadata.name, _key(claim)))
@@ -130,24 +130,24 @@ class VolumeBinding(VolumePlugin):
         for claim in provisioned:
             reservation.provisioned.append(_key(claim))
             self.state.assume_node(_key(claim), node)
-        self._promises[record.uid] = reservation
-        self.state.columns.journal.push(self._promises.pop, record.uid, None)
+        self._reservations[record.uid] = reservation
+        self.state.columns.journal.push(self._reservations.pop, record.uid, None)
         return None
 
     def unreserve(self, record: PodRecord, row: int) -> None:
-        reservation = self._promises.pop(record.uid, None)
+        reservation = self._reservations.pop(record.uid, None)
         if reservation is not None:
             self.state.forget((volume for volume, _ in reservation.volumes), reservation.provisioned)
-            self.state.columns.journal.push(self._promises.__setitem__, record.uid, reservation)
+            self.state.columns.journal.push(self._reservations.__setitem__, record.uid, reservation)
 
     def pre_bind(self, record: PodRecord, row: int, emit: Emit) -> Status | None:
-        reservation = self._promises.get(record.uid)
+        reservation = self._reservations.get(record.uid)
         if reservation is None:
             return None
         node = record.node_name
         if not reservation.asked:
             reservation.asked = True
-            self._ask(reservation, node, emit)
+            self._request_writes(reservation, node, emit)
         problem = self._broken(reservation, node)
         if problem:
             return Status(Code.UNSCHEDULABLE, (problem,), self.name)
@@ -157,19 +157,20 @@ class VolumeBinding(VolumePlugin):
             if claim is None or not fully_bound(claim):
                 return Status(Code.WAIT, ("waiting for volumes to be bound",), self.name, self.args.bind_timeout)
         # The API objects contain the bindings now.
-        del self._promises[record.uid]
+        del self._reservations[record.uid]
         self.state.forget((volume for volume, _ in reservation.volumes), reservation.provisioned)
         return None
 
     def outcome(self, decision: d.Decision, event: Outcome) -> None:
         """End the wait after a failed write: the objects it was based on have changed."""
-        for reservation in self._promises.values():
+        for reservation in self._reservations.values():
             if decision.id in reservation.writes:
                 reservation.writes.discard(decision.id)
                 if event.problem:
                     reservation.problem = f"binding volumes: {decision.name}: {event.message or event.problem}"
 
-    def _ask(self, reservation: Promise, node: str, emit: Emit) -> None:
+    def _request_writes(self, reservation: VolumeReservation, node: str, emit: Emit) -> None:
+        """Emit the writes that bind or provision the volumes of a reservation."""
         for name, key in reservation.volumes:
             volume, claim = self.state.volume(name), self.state.claim(key)
             if volume is not None and claim is not None:
@@ -189,7 +190,7 @@ class VolumeBinding(VolumePlugin):
                 made = emit(d.ProvisionVolume, namespace=key[0], name=key[1], uid=claim.metadata.uid, node=node)
                 reservation.writes.add(made)
 
-    def _broken(self, reservation: Promise, node: str) -> str:
+    def _broken(self, reservation: VolumeReservation, node: str) -> str:
         """Return the reason why the pending bindings cannot complete; empty if they can."""
         if reservation.problem:
             return reservation.problem

@@ -163,6 +163,7 @@ class Choices:
         self.floor = 0.0  # lower bound of the remaining choices
 
     def run(self, root: Subtree) -> Iterator[DomainChoice]:
+        """Yield assignments in ascending order of their lower bound."""
         ticket = 0
         heap: list[tuple[float, int, int, tuple[Pending, ...], tuple[FreedSlot, ...]]] = [
             (0.0, 0, 0, ((root, 0, -1),), ())

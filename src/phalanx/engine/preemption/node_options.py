@@ -169,17 +169,18 @@ class NodeOptions:
             if now.out or now.kept:
                 plain = BranchState(self, now.scope, BranchDecisions())
                 plain.terms, plain.price, plain.ties = now.terms, now.price, now.ties
-            base = self._tables[key] = self._fill(shape, nodes, most, plain)
+            base = self._tables[key] = self._cost_table(shape, nodes, most, plain)
         if not now.node_key:
             return base
         touched = np.flatnonzero(np.isin(nodes, list(now.node_key)))
         if not len(touched):
             return base
         table = base.copy()
-        table[touched] = self._fill(shape, nodes[touched], most, now)
+        table[touched] = self._cost_table(shape, nodes[touched], most, now)
         return table
 
-    def _fill(self, shape: int, nodes: Ints, most: int, now: BranchState) -> Floats:
+    def _cost_table(self, shape: int, nodes: Ints, most: int, now: BranchState) -> Floats:
+        """Return (nodes, pods) the cost of evictions that make room for 0..most pods of a shape on each node."""
         row = self.problem.placement.shapes[shape]
         table = np.full((len(nodes), most + 1), np.inf)
         table[:, 0] = 0.0

@@ -174,6 +174,7 @@ class Planner:
         self._solved: dict[int, Solved | None] = {}
 
     def run(self) -> Planned:
+        """Return the cheapest set of victims, or why there is none."""
         units = self.problem.units
         free = self.fitting.outcome(())
         if free.placed:

@@ -37,6 +37,7 @@ class RankedRows:
         return self._in_shortlist.get(row) or tuple(self._parts[:, row].tolist())
 
     def put(self, row: int, key: Key) -> None:
+        """Set the key of a row."""
         if row in self._in_shortlist:
             self._leave(row)
         self._parts[:, row] = key

@@ -52,6 +52,7 @@ class Storing:
             await asyncio.sleep(_DURABLE_POLL)
 
     async def put(self, kind: Kind, key: Key, obj: Json, expect: int) -> Entry:
+        """Store an object; returns when the write is durable."""
         before = self._store.latest(key) if expect else None
         size = len(before.value) if before is not None else 0
 

@@ -166,10 +166,10 @@ class WebhookCaller:
             kept = None
         if kept is not None:
             try:
-                return self._ask(kept, body, timeout)
+                return self._post(kept, body, timeout)
             except (OSError, http.client.HTTPException):
                 pass  # the idle connection was closed; the call is safe to repeat
-        return self._ask(self._connect(timeout), body, timeout)
+        return self._post(self._connect(timeout), body, timeout)
 
     def _connect(self, timeout: float) -> _Connection:
         if self._context is None:
@@ -180,7 +180,8 @@ class WebhookCaller:
             self._context = context
         return _Connection(self.target, self._context, timeout)
 
-    def _ask(self, connection: _Connection, body: bytes, timeout: int) -> bytes:
+    def _post(self, connection: _Connection, body: bytes, timeout: int) -> bytes:
+        """Send a review to the webhook; keep the connection for the next one. Raises OSError or ValueError."""
         try:
             if connection.sock is not None:
                 connection.sock.settimeout(timeout)

@@ -55,7 +55,7 @@ class Autoscaler:
     async def run(self) -> None:
         while True:
             try:
-                await self._step()
+                await self._reconcile()
             except ApiProblem as problem:
                 log.warning("autoscaling: %s; retrying", problem)
             await asyncio.sleep(self._pause())
@@ -65,7 +65,7 @@ class Autoscaler:
         now = self._clock.now()
         return min([LOOK_SECONDS, *(max(0.01, due - now) for due in self._due.values())])
 
-    async def _step(self) -> None:
+    async def _reconcile(self) -> None:
         existing = await self._existing()
         if not self.ready.is_set():
             first = [group.node_name(number) for group in self._groups for number in range(group.low)]

@@ -77,7 +77,7 @@ class GarbageCollector:
 
     async def run(self) -> None:
         await self._feed.synced.wait()
-        await self._work.run(self._step, workers=8)
+        await self._work.run(self._reconcile, workers=8)
 
     # -- the graph ----------------------------------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class GarbageCollector:
 
     # -- one object ---------------------------------------------------------------------------------------------
 
-    async def _step(self, uid: str) -> None:
+    async def _reconcile(self, uid: str) -> None:
         item = self._feed.items.get(uid)
         if item is None:
             return

@@ -62,7 +62,7 @@ class NamespaceDeleter:
 
     async def run(self) -> None:
         await self._feed.synced.wait()
-        await self._work.run(self._step, workers=4)
+        await self._work.run(self._reconcile, workers=4)
 
     def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         item = after or before
@@ -81,7 +81,8 @@ class NamespaceDeleter:
     def _emptied(self, namespace: str) -> bool:
         return namespace in self._terminating and not self._feed.by_namespace[namespace]
 
-    async def _step(self, name: str) -> None:
+    async def _reconcile(self, name: str) -> None:
+        """Delete the content of a terminating namespace, then remove its finalizer."""
         try:
             namespace = msgspec.json.decode(await self._client.get(NAMESPACES, name))
         except NotFound:

@@ -123,7 +123,7 @@ class GroupProtection:
 
     async def run(self) -> None:
         await self._feed.synced.wait()
-        await self._work.run(self._step, workers=2)
+        await self._work.run(self._reconcile, workers=2)
 
     def _on_change(self, before: MetadataItem | None, after: MetadataItem | None) -> None:
         item = after or before
@@ -164,7 +164,8 @@ class GroupProtection:
             if user[0] == COMPOSITES and group in self._deleting and self._circular(group):
                 self._work.add(group)  # the cycle was closed after the deletion
 
-    async def _step(self, key: ObjectKey) -> None:
+    async def _reconcile(self, key: ObjectKey) -> None:
+        """Remove the finalizer of a deleted object that no object uses any more."""
         meta = self._deleting.get(key)
         kind_key, namespace, name = key
         finalizer = FINALIZERS[kind_key]

@@ -316,11 +316,13 @@ class GroupForest:
     # ---- groups ----------------------------------------------------------------------------------------------
 
     def put(self, key: GroupKey, source: PodGroup | CompositePodGroup) -> Roots:
-        return self._set(key, spec_of_object(source), source)
+        return self._replace_spec(key, spec_of_object(source), source)
 
-    def _set(
+    def _replace_spec(
         self, key: GroupKey, spec: GroupSpec | None, source: PodGroup | CompositePodGroup | Workload | None
     ) -> Roots:
+        """Replace the spec and source of a group, and update links, policies and counts; return the roots it
+        affects."""
         group = self._links.node(key)
         old = group.spec
         before = self._roots_of(group)
@@ -366,9 +368,9 @@ class GroupForest:
         for group in list(groups):
             source = group.source
             if isinstance(source, PodGroup | CompositePodGroup):
-                roots = _union(roots, self._set(group.key, spec_of_object(source), source))
+                roots = _union(roots, self._replace_spec(group.key, spec_of_object(source), source))
             elif source is not None:
-                roots = _union(roots, self._set(group.key, *self._workloads.implicit(group.key)))
+                roots = _union(roots, self._replace_spec(group.key, *self._workloads.implicit(group.key)))
         return roots
 
     def _expect(self, group: Group) -> None:
@@ -394,7 +396,7 @@ class GroupForest:
         if key not in self._groups:
             return ()
         children = list(self._groups[key].children.values())
-        roots = self._set(key, None, None)
+        roots = self._replace_spec(key, None, None)
         for child in children:
             roots = _union(roots, self._roots_of(child))
         return roots
@@ -422,7 +424,7 @@ class GroupForest:
         for key in self._workloads.groups(name):
             group = self._groups[key]
             if key.kind == WORKLOAD:
-                roots = _union(roots, self._set(key, *self._workloads.implicit(key)))
+                roots = _union(roots, self._replace_spec(key, *self._workloads.implicit(key)))
             else:
                 roots = _union(roots, self._look_up_policies((group,)))
                 self._links.recheck(group, deep=False)
@@ -435,7 +437,7 @@ class GroupForest:
         group = self._groups.get(leaf) or self._links.node(leaf)
         if leaf.kind == WORKLOAD and not group.members:
             self._workloads.enter(leaf, leaf.name.split("/")[0])
-            self._set(leaf, *self._workloads.implicit(leaf))
+            self._replace_spec(leaf, *self._workloads.implicit(leaf))
             group = self._links.node(leaf)
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
@@ -459,7 +461,7 @@ class GroupForest:
         roots = self._roots_of(group)
         if leaf.kind == WORKLOAD and not group.members:
             self._workloads.leave(leaf, leaf.name.split("/")[0])
-            self._set(leaf, None, None)
+            self._replace_spec(leaf, None, None)
         self._links.prune(group)
         return roots
 

@@ -69,7 +69,7 @@ class Manifests:
                 if workload is not None:
                     self._workload(workload, doc, everything)
                 elif kind is not None:
-                    self._take(kind, doc)
+                    self._add_document(kind, doc)
                 elif doc["kind"] not in _READ and not self._dialects.take(doc):
                     self.notes.append(f"{_title(doc)}: of a kind that is not known here; left out")
             except GroupingRefused as refused:
@@ -145,7 +145,8 @@ class Manifests:
         if policy and (kind.kind == "Pod" or self._gates("PodGroupPreemptionPolicy")):
             spec["preemptionPolicy"] = policy
 
-    def _take(self, kind: Kind, doc: Json) -> None:
+    def _add_document(self, kind: Kind, doc: Json) -> None:
+        """Add one document of the manifest to the question; other kinds are named in its notes."""
         key = (kind.group, kind.kind)
         question = self.question
         match key:
@@ -201,7 +202,7 @@ class Manifests:
         }
         kind, made = self._complete(body, workload["metadata"]["namespace"])
         if kind is not None:
-            self._take(kind, made)
+            self._add_document(kind, made)
 
     def _workload(self, kind: WorkloadKind, doc: Json, everything: Sequence[Json]) -> None:
         found = kind.group(doc, everything) or Grouping()
@@ -211,7 +212,7 @@ class Manifests:
                 owner["uid"] = owner["uid"] or "unknown"
             made_kind, made = self._complete(obj, namespace)
             if made_kind is not None:
-                self._take(made_kind, made)
+                self._add_document(made_kind, made)
         before = len(self.question.pods)
         ours = self._taken_over(doc)
         sent = False

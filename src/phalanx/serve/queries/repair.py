@@ -68,7 +68,7 @@ def drain(engine: Engine, nodes: Sequence[str], domain: str = "") -> DrainAnswer
     moves = [(group, *_members_to_move(engine, group, gone)) for group in _affected_groups(engine, gone)]
     trial = _Trial(engine)
     for _, members, _ in moves:
-        trial.move(members)
+        trial.recreate(members)
     single = [record.key for record in engine.pods.records.values() if record.node_name in gone and not record.group]
     trial.run()
     found = [trial.answer(group, members, together) for group, members, together in moves]
@@ -95,7 +95,7 @@ def repair(engine: Engine, key: GroupKey) -> Move:
     trial = _Trial(engine)
     waiting = {str(name) for leaf in leaves for name, m in leaf.members.items() if m.state is MemberState.PENDING}
     trial.watch(waiting)
-    trial.move(bad)
+    trial.recreate(bad)
     trial.run()
     first = trial.answer(group, bad, together=False, waiting=waiting)
     if not first.moved and (missing := sum(_short(leaf) for leaf in leaves)):
@@ -109,7 +109,7 @@ def repair(engine: Engine, key: GroupKey) -> Move:
         more = [member for member in wider if member not in moved]
         if not more:
             continue
-        trial.move(more)
+        trial.recreate(more)
         trial.run()
         moved += more
         answer = trial.answer(group, moved, together=False, waiting=waiting)
@@ -204,7 +204,8 @@ class _Trial:
         """Include these pending pods in the answer."""
         self._watched |= keys
 
-    def move(self, members: Iterable[Member]) -> None:
+    def recreate(self, members: Iterable[Member]) -> None:
+        """Delete these pods and create equal ones without a node."""
         for member in members:
             pod = member.pod
             meta = pod.metadata
@@ -222,6 +223,7 @@ class _Trial:
             self._engine.apply(PodChanged(again))
 
     def run(self) -> None:
+        """Step the engine until it has nothing left to do; record binds, nominations and evictions."""
         engine = self._engine
         for _ in range(MOST_STEPS):
             made = engine.step(engine.cluster.now)

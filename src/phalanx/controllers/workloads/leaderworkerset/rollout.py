@@ -52,11 +52,14 @@ def next_step(
     allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[ReplicaState]
 ) -> tuple[int, int]:
     """Return the (partition, replicas) of the leaders' StatefulSet; `states`: by group index."""
-    partition, replicas = _step(allowed, leaders, revision, states)
+    partition, replicas = _step_of(allowed, leaders, revision, states)
     return max(partition, allowed.partition), replicas
 
 
-def _step(allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[ReplicaState]) -> tuple[int, int]:
+def _step_of(
+    allowed: Allowed, leaders: Leaders | None, revision: str, states: Sequence[ReplicaState]
+) -> tuple[int, int]:
+    """Return the partition and the replicas of the next step of a rollout."""
     replicas = allowed.replicas
     if leaders is None:
         return 0, replicas

@@ -113,7 +113,7 @@ class SlicedAttempts:
         finally:
             self.spent += search.sliced.work - before
         if not finished:
-            self._keep(search, tree)
+            self._suspend(search, tree)
             return None
         answer = self._revalidate(search, tree, search.sliced.value) if search.disturbed else search.sliced.value
         if answer is None:
@@ -137,7 +137,8 @@ class SlicedAttempts:
         columns = self.cluster.columns
         return (columns.n, columns.generation)
 
-    def _keep(self, search: Unfinished, tree: GroupTree) -> None:
+    def _suspend(self, search: Unfinished, tree: GroupTree) -> None:
+        """Keep an unfinished attempt for the next step, or drop it if there are too many."""
         if not search.nodes:
             search.nodes = self.cluster.columns.nodes.copy()
             search.stamp = _stamp(tree)
@@ -151,7 +152,7 @@ class SlicedAttempts:
 
     def _search_again(self, search: Unfinished, tree: GroupTree) -> Answer | None:
         if search.restarts < MAX_SEARCHES:
-            self._keep(self._begin(search.unit, tree, search.equivalence_key, search.restarts + 1), tree)
+            self._suspend(self._begin(search.unit, tree, search.equivalence_key, search.restarts + 1), tree)
             return None
         answer = self.attempts.search(tree, AttemptOptions(evict=False, budget_divisor=HURRY))
         if isinstance(answer, Refused):

@@ -9,9 +9,8 @@ Nodes that arrive one by one for a refused gang (an autoscaler, a repair) are re
 
 Room that is planned together with all units is checked when a placement would use it (`PromisedRoom`); the attempt is
 then repeated with placeholders on those nodes. Other reservations hold their room with placeholders all the time.
-Placeholders are nominated like preemptors: pods of equal and lower priority do not use the room, those of higher
-priority may. A unit that is expected to end before the reservation begins may use the room (backfill). Nothing is
-evicted for a reservation, and a reservation ends with its owner.
+Placeholders are nominated like preemptors: only pods of higher priority, and units that are expected to end before the
+reservation begins (backfill), use the room. Nothing is evicted for a reservation, which ends with its owner.
 """
 
 from __future__ import annotations

@@ -442,7 +442,7 @@ class Queue:
             self.on_leave(unit)
             unit.equivalence_class.leave()
             if unit.equivalence_class.first() is None:
-                self._drop(unit.equivalence_class)
+                self._drop_class(unit.equivalence_class)
         unit.equivalence_class = None
         unit.queue_name = NOWHERE
         if representative_of is not None and not representative_of.is_waiting:
@@ -458,13 +458,14 @@ class Queue:
         """Activate the first unit of a woken class; the unit remembers its class."""
         unit = equivalence_class.first()
         if unit is None:
-            self._drop(equivalence_class)
+            self._drop_class(equivalence_class)
             return
         heapq.heappop(equivalence_class.heap)
         self._into_active(unit, self._event)
         unit.equivalence_class, unit.flushed = equivalence_class, equivalence_class.flushed
 
-    def _drop(self, equivalence_class: EquivalenceClass) -> None:
+    def _drop_class(self, equivalence_class: EquivalenceClass) -> None:
+        """Forget a class without waiting units; remove outdated deadlines if they are many."""
         self._unindex(equivalence_class)
         equivalence_class.is_waiting = False
         if self._equivalence_classes.get(equivalence_class.key) is equivalence_class:
