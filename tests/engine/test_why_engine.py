@@ -252,6 +252,15 @@ def test_members_are_listed_by_number_and_not_by_text() -> None:
     assert [line.name for line in run.why("PodGroup", "g").pods] == [f"g-{number}" for number in range(11)]
 
 
+def test_pods_of_a_large_gang_that_are_not_listed_are_counted() -> None:
+    run = Asked().see(node("n").cpu("1"), pod_group("g").gang(230))
+    run.see(*(pod(f"g-{i}").cpu("1").group("g") for i in range(230))).step()
+    item = run.why("PodGroup", "g")
+    assert (len(item.pods), item.pod_count) == (200, 230)
+    for wide in (False, True):
+        assert render(item, Colours(on=False), wide=wide).endswith("and 30 more: kubectl get pods -n default")
+
+
 def test_the_settings_of_a_group_are_shown_in_the_words_that_every_view_prints() -> None:
     group = pod_group("g").gang(1).disrupt_all().annotate("scheduling.phalanx.dev/preferred-topology", "rack")
     run = Asked().see(*racks(), group, pod("g-0").cpu("1").group("g"))

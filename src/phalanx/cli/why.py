@@ -153,7 +153,10 @@ def render(item: Why, paint: Colours, *, story: bool = False, wide: bool = False
     queued = item.queue.message if item.queue is not None else ""
     lines += _section("hint", [hint for hint in item.hints if hint != queued])
     shown = (item.summary, item.now.message) if item.now is not None else (item.summary,)
-    lines += _section("pods", _pods(item.pods, shown, None if wide else MOST_PODS) if item.kind != "Pod" else [])
+    pods = _pods(item.pods, shown, None if wide else MOST_PODS) if item.kind != "Pod" else []
+    if pods and item.pod_count > len(item.pods):
+        pods.append(f"and {item.pod_count - len(item.pods)} more: kubectl get pods -n {item.namespace}")
+    lines += _section("pods", pods)
     if story:
         lines += _section("story", [_history_lines(line) for line in item.story] or ["nothing is remembered of it"])
     return "\n".join(lines)

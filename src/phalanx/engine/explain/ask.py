@@ -305,6 +305,7 @@ class _Query:
             run_time=self._run_time(key),
             relaxations=changes,
             pods=pods_of(groups, key, self._scheduler.pods.records),
+            pod_count=sum(len(leaf.members) for leaf in groups.forest.leaves(key)),
             hints=[
                 *filter(None, [groups.members.statuses.policies.refused(key)]),
                 *hints.for_group(groups.forest, key, self._scheduler.pods.records.values()),

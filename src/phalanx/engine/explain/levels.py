@@ -79,7 +79,10 @@ def _domains(groups: GroupUnits, leaves: list[Group], key: str | None) -> list[s
 
 
 def pods_of(groups: GroupUnits, key: GroupKey, records: Mapping[str, PodRecord]) -> list[PodLine]:
-    """Return the members below a group: pending ones first, then by name with numbers in their order (2 before 10)."""
+    """Return the members below a group: pending ones first, then by name with numbers in their order (2 before 10).
+
+    They are the first MOST_PODS of them.
+    """
     found = []
     for leaf in groups.forest.leaves(key):
         of_group = groups.conditions.last_written(leaf.key).message

@@ -170,6 +170,7 @@ class Why(_Value, frozen=True):
     run_time: str = ""  # how long it is expected to run, and from where that is known
     relaxations: list[Relaxation] = []
     pods: list[PodLine] = []
+    pod_count: int = 0  # of all its pods: `pods` does not list those of a large group
     story: list[HistoryEntry] = []  # its history, oldest first; the first entries and the latest ones
     hints: list[str] = []  # what was probably intended
 

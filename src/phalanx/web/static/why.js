@@ -15,6 +15,7 @@ function named(group) {
 }
 
 const SHORT = "Insufficient ";
+const PODS = 100; // rows of the table of pods
 
 const inWords = (reason) =>
   reason.startsWith(SHORT) ? `short of ${resourceName(reason.slice(SHORT.length))}` : reason;
@@ -329,7 +330,7 @@ export function whyView(app) {
                 "tbody",
                 {},
                 item.pods
-                  .slice(0, 100)
+                  .slice(0, PODS)
                   .map((pod) =>
                     h(
                       "tr",
@@ -349,6 +350,13 @@ export function whyView(app) {
                   ),
               ),
             ),
+            item.podCount > PODS
+              ? h(
+                  "p",
+                  { class: "muted small" },
+                  `+${number(item.podCount - Math.min(PODS, item.pods.length))} more pods`,
+                )
+              : "",
           ]
         : "",
     );
