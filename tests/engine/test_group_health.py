@@ -115,6 +115,21 @@ def test_children_of_a_preempted_root_are_targets_too() -> None:
     assert healthy(cluster, "a")[1] == "Preempting"
 
 
+def test_a_tree_that_runs_without_one_of_its_gangs_still_names_the_lost_members_of_that_gang() -> None:
+    cluster = Cluster().see(node("n").cpu("8"), composite("tree"))
+    for name in ("a", "b"):
+        cluster.see(pod_group(name).gang(2).parent("tree"), *(pod(f"{name}-{n}").group(name).cpu("1") for n in (0, 1)))
+    cluster.step()
+    cluster.update("b-1", phase="Failed").step(5)
+    cluster.gone("Pod", "b-1").step(5)
+    cluster.see(pod("extra").group("b").cpu("9")).step(5)  # written again
+    assert healthy(cluster, "tree", "CompositePodGroup")[:2] == ("True", "Running")
+    assert healthy(cluster, "b")[1:] == ("Degraded", "1 of 2 pods have a node, 2 are needed; lost: b-1 (failed)")
+    cluster.see(pod("again").group("b").cpu("1"))
+    cluster.step(5)
+    assert healthy(cluster, "b") == ("True", "Running", "2 of 3 pods have a node")
+
+
 def test_a_gang_whose_pods_have_succeeded_is_completed() -> None:
     cluster = running(2)
     cluster.update("g-0", phase="Succeeded").update("g-1", phase="Succeeded")

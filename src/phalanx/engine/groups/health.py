@@ -224,10 +224,9 @@ class GroupHealth:
         if key in self.restarts:
             self.restarted.report(group, self.restarts[key])
         state = self.state(group)
-        if state.phase in GOOD:
-            for leaf in leaves:
-                self.losses.forget(leaf.key)
-                self._ran.pop(leaf.key, None)
+        if state.phase in GOOD and not group.composite:  # its groups may lack members: each is reported itself
+            self.losses.forget(key)
+            self._ran.pop(key, None)
         status = "True" if state.phase in GOOD else "False"
         message = self.message(group, state)
         if written.same(status, state.phase, message):
