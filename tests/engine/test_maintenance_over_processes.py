@@ -242,6 +242,34 @@ def test_a_gang_that_is_restarted_while_no_scheduler_runs_comes_before_what_wait
     assert ("new-0" in cluster.bound) is (owner == "JobSet")
 
 
+@pytest.mark.parametrize("owner", ["JobSet", "Job"])
+def test_room_of_the_members_that_are_ended_after_the_scheduler_was_killed_is_reserved_too(owner: str) -> None:
+    """The process sees the first member fail; the owner then restarts all of them, and they are gone at its end."""
+    cluster = Cluster().see(*(node(f"n{n}").cpu("1") for n in range(3)), pod_group("g").gang(3).owner(owner, "js"))
+    cluster.see(*(member(f"g-{n}") for n in range(3)), pod("other").cpu("1").created(START + 10))
+    cluster.step()
+    assert "other" not in cluster.bound
+    cluster.update("g-0", phase="Failed").step()
+    for number in range(3):
+        del cluster.objects["Pod"][f"g-{number}"]
+    cluster.restart().step()
+    assert ("other" in cluster.bound) is (owner == "Job")
+    cluster.see(*(member(f"new-{n}", created=START + 20) for n in range(3)))
+    cluster.step(5)
+    assert ("new-2" in cluster.bound) is (owner == "JobSet")
+    assert owner == "Job" or room_reserved(cluster) == ("False", "NothingReserved")
+
+
+def test_room_of_members_that_are_still_there_is_not_reserved_for_a_new_process() -> None:
+    cluster = Cluster().see(*(node(f"n{n}").cpu("2") for n in range(2)), pod_group("g").gang(3).owner("JobSet", "js"))
+    cluster.see(*(member(f"g-{n}") for n in range(3)))
+    cluster.step()
+    cluster.update("g-0", phase="Failed").step()
+    cluster.restart().see(*(pod(f"other-{n}").cpu("1").created(START + 10) for n in range(2)))
+    cluster.step()
+    assert len(cluster.bound.keys() & {"other-0", "other-1"}) == 1, "one is free, one reserved"
+
+
 @pytest.mark.parametrize("ago", [10.0, 700.0])
 def test_a_member_that_fails_while_no_scheduler_runs_is_replaced(ago: float) -> None:
     cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)

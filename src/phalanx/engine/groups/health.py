@@ -130,7 +130,7 @@ class GroupHealth:
             if condition.type == HEALTHY:
                 written.status, written.reason, written.message = condition.status, condition.reason, condition.message
                 written.since = seconds_of(condition.last_transition_time)
-        if written.reason == Phase.RUNNING and _restarts_itself(obj):
+        if written.reason in (Phase.RUNNING, Phase.DEGRADED) and _restarts_itself(obj):
             self._ran[key] = None
         if written.reason == Phase.TIMED_OUT or key in self.restarts:
             self.changed[key] = None  # continue before it is tried: its backoff may not be over

@@ -17,6 +17,7 @@ from phalanx.engine.groups.restarts import seconds_of
 from phalanx.engine.state.records import PodRecord
 from phalanx.engine.state.requests import CPU, PODS, pod_request
 from phalanx.model.groups import POD_GROUP, Group, GroupForest, GroupKey
+from phalanx.model.groups.group import PLACED
 from phalanx.model.objects import Pod
 from phalanx.model.objects.meta import ObjectMeta
 from phalanx.model.objects.pod import Container, PodSpec, ResourceRequirements
@@ -102,6 +103,8 @@ class RoomConditions:
             self._written.pop(leaf, None)
             return
         places = _places(held)
+        if any(each.rolls for each in held):
+            places += _present(group, held)
         uid, before = self._written.get(leaf, ("", ()))
         if places == (before if uid == group.spec.uid else ()):
             return
@@ -114,14 +117,38 @@ class RoomConditions:
 
 
 def _places(held: Iterable[Reserved]) -> tuple[Place, ...]:
-    found: dict[tuple[object, ...], tuple[Place, list[str]]] = {}
-    for each in held:
-        pod = each.record.pod
-        assert pod is not None
-        place = Place(each.node, (), _requests(pod), rfc3339(each.until), each.rolls, pod.spec.scheduler_name)
+    return _merged(
+        (each.lost, _place(each.node, each.record.pod, each.until, rolls=each.rolls))
+        for each in held
+        if each.record.pod is not None
+    )
+
+
+def _place(node: str, pod: Pod, until: float, *, rolls: bool) -> Place:
+    return Place(node, (), _requests(pod), rfc3339(until), rolls, pod.spec.scheduler_name)
+
+
+def _merged(found: Iterable[tuple[str, Place]]) -> tuple[Place, ...]:
+    """Return one place for all pods whose places are the same."""
+    merged: dict[tuple[object, ...], tuple[Place, list[str]]] = {}
+    for pod, place in found:
         key = (*msgspec.structs.astuple(place)[:2], tuple(place.requests.items()), *msgspec.structs.astuple(place)[3:])
-        found.setdefault(key, (place, []))[1].append(each.lost)
-    return tuple(msgspec.structs.replace(place, pods=tuple(pods)) for place, pods in found.values())
+        merged.setdefault(key, (place, []))[1].append(pod)
+    return tuple(msgspec.structs.replace(place, pods=tuple(pods)) for place, pods in merged.values())
+
+
+def _present(group: Group, held: list[Reserved]) -> tuple[Place, ...]:
+    """Return the places of the members that are left of a group whose owner restarts its pods.
+
+    The owner ends them next. If this process is killed before it sees that, they are all that tells where they were.
+    """
+    until = max((each.until for each in held if each.rolls), default=0.0)
+    names = {each.lost for each in held}
+    return _merged(
+        (key.name, _place(member.node, member.pod, until, rolls=True))
+        for key, member in group.members.items()
+        if member.state in PLACED and key.name not in names
+    )
 
 
 def _requests(pod: Pod) -> dict[str, str]:

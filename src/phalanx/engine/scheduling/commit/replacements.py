@@ -73,8 +73,11 @@ class Replacements:
             return
         self._room.restored(group, stored)
         now, priority = self._cluster.now, self._members.forest.priority(group.key)
-        left = [(place, name) for place in stored.places for name in place.pods]
-        for node in [member.node for member in group.members.values() if _bound_after(member, stored.at)][: len(left)]:
+        there = {key.name: member for key, member in group.members.items() if member.state in PLACED}
+        stored_names = {name for place in stored.places for name in place.pods}
+        left = [(place, name) for place in stored.places for name in place.pods if name not in there]
+        came = [each for name, each in there.items() if name not in stored_names and _bound_after(each, stored.at)]
+        for node in [member.node for member in came][: len(left)]:
             del left[next((index for index, (place, _) in enumerate(left) if place.node == node), 0)]
         for place, name in left:
             seconds = ends(place, now) - now
