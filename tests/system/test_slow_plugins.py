@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import cProfile
 import logging
 import random
 import time
 from typing import Any
 
 import pytest
+from prometheus_client import CollectorRegistry
 
 from phalanx.base.clock import SystemClock
 from phalanx.engine.engine import Engine
@@ -16,7 +18,7 @@ from phalanx.engine.framework import Code, Status
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
 from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.model.gates import Gates
-from phalanx.serve.metrics.plugin_times import PluginTimes
+from phalanx.serve.metrics.plugin_times import PluginSamples, PluginTimes
 from phalanx.serve.metrics.scheduler import SchedulerMetrics
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 from phalanx.testing import Cluster
@@ -139,3 +141,12 @@ def test_a_really_slow_plugin_is_in_the_metrics_of_the_scheduler(caplog: pytest.
     (line,) = [line for line in text.splitlines() if line.startswith("phalanx_slow_plugin_steps_total{")]
     assert 'plugin="Sleepy"' in line and 'extension_point="filter"' in line and float(line.rpartition(" ")[2]) >= 1
     assert "plugin Sleepy took" in caplog.text
+
+
+def test_nothing_is_sampled_while_a_profiler_runs() -> None:
+    """The interpreter has one profile function, and a C profiler cannot be put back."""
+    samples = PluginSamples(Engine(), ManualClock(), "default-scheduler", CollectorRegistry())
+    assert samples.due(1.0)
+    with cProfile.Profile():
+        assert not samples.due(1.0)
+    assert samples.due(1.0)

@@ -160,8 +160,8 @@ class PluginSamples:
         )
 
     def due(self, now: float) -> bool:
-        """Return True if the next step is to be sampled. `now`: monotonic seconds."""
-        return now >= self._due
+        """Return True if the next step is to be sampled: not while a profiler runs. `now`: monotonic seconds."""
+        return now >= self._due and sys.getprofile() is None
 
     def run(self, step: Callable[[], T]) -> T:
         """Run one step and record the times of its plugins."""
