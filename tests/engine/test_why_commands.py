@@ -65,7 +65,7 @@ def test_a_remedy_for_a_fixed_field_says_how_to_apply_it(up: LocalCluster, phala
         "delete podgroup/train and its pods, and apply them again with the topology key topology.phalanx.dev/block"
         in text
     )
-    patch = next(line.strip() for line in text.splitlines() if "kubectl patch podgroup/train" in line)
+    patch = next(line.strip() for line in text.splitlines() if "kubectl patch podgroup/train -n default " in line)
     body = json.loads(patch.partition("-p ")[2].strip("'"))
     answer = up.ask("PATCH", f"{GROUPS}/train", body, content_type="application/merge-patch+json", dryRun="All")
     assert answer.code == 200 and json.loads(answer.body)["spec"]["schedulingPolicy"]["gang"]["minCount"] == 2

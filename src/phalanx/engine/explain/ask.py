@@ -184,7 +184,7 @@ class _Query:
             changes = for_pod(state, state.evaluation(record)) if self._relax else []
             kind, _, name = (owner_of_pod(record.pod.metadata) if record.pod is not None else "").partition(" ")
             what = f"{kind.lower()}/{name}" if kind else f"pod/{record.name}"
-            return verdict, reasons_of(answer.diagnosis), with_how(changes, what, owned=bool(kind))
+            return verdict, reasons_of(answer.diagnosis), with_how(changes, what, record.namespace, owned=bool(kind))
 
     def _member(self, leaf: GroupKey, pod: PodKey) -> Why:
         """Explain a member of a group: the state of the group and the pod's own message."""
@@ -279,7 +279,7 @@ class _Query:
             if tree is not None and root is not None and waiting and queue.place not in ("gated", "search"):
                 now, changes = self._try(groups.tree(root, tree))
                 owner = owner_of(groups.forest, tree)
-                changes = with_how(changes, applied_object(owner, tree), owned=bool(owner))
+                changes = with_how(changes, applied_object(owner, tree), head.namespace, owned=bool(owner))
         if now is not None and now.result != "placed":
             queue = self._queue(root, proof=now.proof or (last.proof if last is not None else None))
         below = sum(leaf.counts[MemberState.PENDING] for leaf in groups.forest.leaves(key))

@@ -28,18 +28,19 @@ _OF_DIALECTS = {"topology": "the topology constraint", "members": "the minimum"}
 _MADE_FOR = {JOB_SET_NAME: "JobSet", "leaderworkerset.sigs.k8s.io/name": "LeaderWorkerSet"}
 
 
-def with_how(found: Sequence[Relaxation], what: str, *, owned: bool) -> list[Relaxation]:
+def with_how(found: Sequence[Relaxation], what: str, namespace: str, *, owned: bool) -> list[Relaxation]:
     """Add to each change how to apply it.
 
     what: "jobset/train": the object that a user deletes and applies again
     owned: the group, or the pod, is written by the controller of that object
     """
     return [
-        msgspec.structs.replace(each, how=each.how or _how(each, what, owned)) if each.fits else each for each in found
+        msgspec.structs.replace(each, how=each.how or _how(each, what, namespace, owned)) if each.fits else each
+        for each in found
     ]
 
 
-def _how(change: Relaxation, what: str, owned: bool) -> str:
+def _how(change: Relaxation, what: str, namespace: str, owned: bool) -> str:
     group = not owned and not what.startswith("pod/")  # a group that pods use is not deleted without them
     again = f"delete {what} and its pods, and apply them again" if group else f"delete {what} and apply it again"
     if change.change in _OF_DIALECTS and "." in what.partition("/")[0]:
@@ -54,7 +55,7 @@ def _how(change: Relaxation, what: str, owned: bool) -> str:
     if change.change == "members":
         name = "minGroupCount" if change.text.startswith("minGroupCount") else "minCount"
         patch = f'{{"spec":{{"schedulingPolicy":{{"gang":{{"{name}":{change.to}}}}}}}}}'
-        return f"kubectl patch {what} --type merge -p '{patch}'"
+        return f"kubectl patch {what} -n {namespace} --type merge -p '{patch}'"
     return _other_template(change, what, f"delete the pods of {what} and apply them again" if group else again)
 
 
