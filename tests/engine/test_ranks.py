@@ -292,7 +292,7 @@ def test_whatif_shows_where_a_gang_that_preempts_would_go_and_its_ring_cost():
     members = [one.priority(10).build() for one in indexed("h", 4)]
     (would,) = whatif(world.engine, Question(pods=members[1:], pod_groups=members[:1])).items
     text = render_whatif(would, Colours(on=False))
-    assert "would then go to n0 x2, n1 x2" in text and "ring cost: 1 hops between consecutive ranks" in text
+    assert "would then go to n0 x2, n1 x2" in text and "ring cost: 1 hop between consecutive ranks" in text
 
 
 def test_pack_chooses_neighbouring_racks_where_one_is_too_small():

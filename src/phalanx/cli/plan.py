@@ -129,7 +129,7 @@ def place_lines(answer: PlanAnswer) -> list[str]:
     if answer.devices:
         lines.append(f"  devices: {some_of(answer.devices, MOST_DEVICES)}")
     if answer.ring_cost is not None:
-        lines.append(f"  ring cost: {answer.ring_cost} hops between consecutive ranks")
+        lines.append(f"  ring cost: {plural(answer.ring_cost, 'hop')} between consecutive ranks")
     return lines
 
 
