@@ -40,7 +40,7 @@ class Keys:
     """Use as a context manager inside a running loop: a screen of its own, and `next` waits for keys."""
 
     def __init__(self) -> None:
-        self._heard: asyncio.Queue[str] = asyncio.Queue()
+        self._pressed: asyncio.Queue[str] = asyncio.Queue()
         self._descriptor = sys.stdin.fileno()
 
     def __enter__(self) -> Keys:
@@ -66,7 +66,7 @@ class Keys:
     def _read(self) -> None:
         text = os.read(self._descriptor, 1024).decode(errors="replace")
         for key in named(text) if text else ["q", "q"]:  # the terminal is gone
-            self._heard.put_nowait(key)
+            self._pressed.put_nowait(key)
 
     async def next(self) -> str:
-        return await self._heard.get()
+        return await self._pressed.get()

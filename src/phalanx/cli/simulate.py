@@ -58,7 +58,7 @@ def simulate(
 ) -> int:
     """Play TRACE, a CSV file of jobs or a recording made with --record, and report waits and promised starts.
 
-    The scheduler hears of a job when it is submitted and of its end when it ends. The same seed gives the same bytes.
+    The scheduler sees a job when it is submitted and its end when it ends. The same seed gives the same bytes.
     `--play plan` decides starts by time and room only; `--play engine` runs the whole scheduler, with filters, scores,
     preemption and every setting of the configuration.
 

@@ -178,11 +178,11 @@ class ClusterCheck:
             missing += await self._denied(f"{prefix}{part}", rights_of(part, self._namespace))
         return self._of_rights("the accounts phalanx-scheduler and phalanx-controllers", missing)
 
-    def _of_rights(self, who: str, missing: Sequence[RequiredRight]) -> Check:
+    def _of_rights(self, accounts: str, missing: Sequence[RequiredRight]) -> Check:
         if not missing:
-            return Check("rights", WORKS, f"{who}: all rights of their roles")
+            return Check("rights", WORKS, f"{accounts}: all rights of their roles")
         todo = "kubectl apply -k deploy/ (its roles), and run the parts as the service accounts it names"
-        return Check("rights", FAILS, f"{who} may not {_listed(missing)}", todo)
+        return Check("rights", FAILS, f"{accounts} may not {_listed(missing)}", todo)
 
     async def _user(self) -> str:
         body = {"apiVersion": _SELF.api_version, "kind": _SELF.kind}

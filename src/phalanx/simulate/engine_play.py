@@ -143,9 +143,9 @@ class EnginePlayer(TracePlayer):
             self.engine.apply(e.Gone("PodGroup", name, job.user or "jobs"))
         self._nodes_of.pop(job.index, None)
         if run.start is not None:
-            self._take(run, +1.0)
+            self._change_free(run, +1.0)
 
-    def _take(self, run: JobRun, sign: float) -> None:
+    def _change_free(self, run: JobRun, sign: float) -> None:
         amount = run.job.gpus_per_pod if self.cluster.gpus else run.job.cpus_per_pod
         for row in run.nodes:
             self._free[row] += sign * amount
@@ -212,7 +212,7 @@ class EnginePlayer(TracePlayer):
             return
         del self._nodes_of[job.index], self._waiting[_unit_key(run)]
         self.begin(now, run, [self._rows[placed[each]] for each in range(job.pods)])
-        self._take(run, -1.0)
+        self._change_free(run, -1.0)
         order = (-job.priority, job.submit, job.index)
         run.overtaken = len(self._started) - bisect.bisect(self._started, order)
         bisect.insort(self._started, order)

@@ -1,4 +1,4 @@
-"""Play a trace in virtual time: the planner learns of each job at its submission and at its end."""
+"""Play a trace in virtual time: the planner sees each job at its submission and at its end."""
 
 from __future__ import annotations
 

@@ -44,12 +44,14 @@ def each_without_ungrouped(grouping: Grouping, gangs: Mapping[str, Gang]) -> Gro
     return grouping if groups == grouping.groups else replace(grouping, groups=groups)
 
 
-def _without(group: Json, who: Gang | None) -> Json:
+def _without(group: Json, known: Gang | None) -> Json:
     gang = group["spec"]["schedulingPolicy"].get("gang")
-    if who is None or gang is None:
+    if known is None or gang is None:
         return group
-    outside = sum(counts_for_gang(pod) and outside_of(pod, group["metadata"]["name"]) for pod in who.pods) + who.gone
-    most = max(1, who.all_pods - outside)
+    outside = (
+        sum(counts_for_gang(pod) and outside_of(pod, group["metadata"]["name"]) for pod in known.pods) + known.gone
+    )
+    most = max(1, known.all_pods - outside)
     if not outside or int(gang["minCount"]) <= most:
         return group
     policy = {"gang": {**gang, "minCount": most}}

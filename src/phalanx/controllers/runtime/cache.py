@@ -295,9 +295,9 @@ class Cache:
             try:
                 handler(key, new, old)
             except Exception:
-                # One controller's defect is not the other controllers' trouble, and never the end of the watch.
+                # A defect of one controller must not affect others or end the watch.
                 self.failed += 1
-                log.exception("hearing of %s %s failed", self.resource.kind, key)
+                log.exception("a handler of %s %s failed", self.resource.kind, key)
 
     # -- decoding -----------------------------------------------------------------------------------------------
 

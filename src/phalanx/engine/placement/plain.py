@@ -107,7 +107,7 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
     """
     inner = innermost(proof)
     child = proof.whole or inner is not proof
-    who = f"{_name(inner.group)} needs" if child else "Needs"
+    subject = f"{_name(inner.group)} needs" if child else "Needs"
     noun = "child group" if inner.composite else "pod"
     where = ""
     if inner.key and inner.pinned:
@@ -115,11 +115,11 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
     elif inner.key:
         where = f" {domain_phrase(inner.key, 'one')}"
     if inner.key and inner.domains == 0:
-        return f"{who} {plural(inner.needed, noun)} at once{where}; no node has the label {inner.key}"
+        return f"{subject} {plural(inner.needed, noun)} at once{where}; no node has the label {inner.key}"
     if inner.together:
         best = f" {domain_phrase(inner.key)} {inner.best}" if inner.key and inner.best else ""
         return (
-            f"{who} {plural(inner.needed, noun)} at once{where}; "
+            f"{subject} {plural(inner.needed, noun)} at once{where}; "
             f"each fits alone{best}, not all together{_short(inner, rules)}"
         )
     if not inner.fits:
@@ -131,7 +131,7 @@ def sentence_of(proof: Shortfall, rules: RuleWords = NO_RULES) -> str:
     if proof.extra and not proof.whole:
         more = f"1 more {noun} waits" if inner.needed == 1 else f"{inner.needed} more {noun}s wait"
         return f"Its minimum runs; {more}{where}: {room}{_short(inner, rules)}"
-    return f"{who} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner, rules)}"
+    return f"{subject} {plural(inner.needed, noun)} at once{where}; {room}{_short(inner, rules)}"
 
 
 def of_group(proof: Shortfall, rules: RuleWords, reserved: int) -> str:

@@ -28,15 +28,15 @@ class Feasibility:
         # By shape: blocked nodes, start index of each node's blocking units, and these units.
         self._blockers: dict[int, tuple[Ints, Ints, Ints]] = {}
         by_shape: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
-        for (shape, node), who in problem.blockers.items():
-            if who:
-                by_shape.setdefault(shape, []).append((node, who))
+        for (shape, node), blocking in problem.blockers.items():
+            if blocking:
+                by_shape.setdefault(shape, []).append((node, blocking))
         for shape, entries in by_shape.items():
-            counts = np.array([0, *(len(who) for _, who in entries)])
+            counts = np.array([0, *(len(blocking) for _, blocking in entries)])
             self._blockers[shape] = (
                 np.array([node for node, _ in entries]),
                 np.cumsum(counts)[:-1],
-                np.array([unit for _, who in entries for unit in who]),
+                np.array([unit for _, blocking in entries for unit in blocking]),
             )
 
     def parts_of(self, unit: int) -> Ints:
@@ -55,9 +55,9 @@ class Feasibility:
                     units.part_node[parts], weights=units.part_request[r, parts], minlength=free.shape[1]
                 )
         shapes = list(base.shapes)
-        for shape, (nodes, starts, who) in self._blockers.items():
+        for shape, (nodes, starts, blocking) in self._blockers.items():
             mask = shapes[shape].mask.copy()
-            mask[nodes[np.logical_or.reduceat(~gone[who], starts)]] = False
+            mask[nodes[np.logical_or.reduceat(~gone[blocking], starts)]] = False
             shapes[shape] = replace(shapes[shape], mask=mask)
         return replace(base, free=free, shapes=[_without_slots(row) for row in shapes])
 

@@ -98,8 +98,8 @@ class NodeOptions:
         self._of_unit = order
         self._unit_start = np.searchsorted(units.part_unit[order], np.arange(len(units) + 1))
         self.blocked: dict[int, dict[int, tuple[int, ...]]] = {}  # node -> shape -> units
-        for (shape, node), who in problem.blockers.items():
-            self.blocked.setdefault(node, {})[shape] = who
+        for (shape, node), blocking in problem.blockers.items():
+            self.blocked.setdefault(node, {})[shape] = blocking
         self._priced: dict[tuple[object, ...], tuple[Floats, Floats]] = {}
         self._types: dict[tuple[object, ...], Ints] = {}
         self._request_ids: Ints | None = None
@@ -276,7 +276,7 @@ class NodeOptions:
 
     def _classes(self, span: Ints, now: BranchState, blockers: dict[int, tuple[int, ...]] | None) -> list[Ints]:
         units = self.units
-        special = {u for who in blockers.values() for u in who} if blockers else set()
+        special = {u for blocking in blockers.values() for u in blocking} if blockers else set()
         types = self.types(now)
         classes: dict[tuple[int, int], list[int]] = {}
         for part in span:

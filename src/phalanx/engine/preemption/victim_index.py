@@ -241,17 +241,17 @@ class VictimIndex:
         A trial must keep the same EvictionUnit objects, because an interrupted search still refers to them.
         """
         sums: dict[tuple[int, int], int] = {}
-        who: dict[int, PodRecord] = {}
+        record_at: dict[int, PodRecord] = {}
         for row, record, sign in changes:
             touched[row] = None
             if record is not None:
                 at = (id(record), row)
                 sums[at] = sums.get(at, 0) + sign
-                who[at[0]] = record
+                record_at[at[0]] = record
         for sign in (-1, 1):
             for (number, row), total in sums.items():
                 if total == sign:
-                    yield row, who[number], sign
+                    yield row, record_at[number], sign
 
     @contextmanager
     def without(self, units: Sequence[EvictionUnit]) -> Iterator[dict[str, int]]:

@@ -188,10 +188,10 @@ def _aggregated_resource(kind: Kind, version: str) -> dict[str, Any]:
     subresources = [
         {
             "subresource": name,
-            "responseKind": dict(zip(("group", "version", "kind"), speaks, strict=True)),
+            "responseKind": dict(zip(("group", "version", "kind"), response_kind, strict=True)),
             "verbs": verbs,
         }
-        for name, speaks, verbs in _subresources(kind, version)
+        for name, response_kind, verbs in _subresources(kind, version)
     ]
     if subresources:
         entry["subresources"] = subresources

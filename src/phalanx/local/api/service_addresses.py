@@ -1,7 +1,7 @@
-"""Allocate addresses and node ports of Services: each once, for as long as a Service has them.
+"""Allocate addresses and node ports of Services, each to one Service at a time.
 
-Who has what is read from the store on the first ask and followed from then on. Nothing routes to these; but two
-Services with one address, or a port that a manifest asks for and another one has, would be seen by users nowhere else.
+The first allocation reads the existing Services from the store. No traffic is routed to these addresses, but a manifest
+that requests an address or a port of another Service is refused as on a real cluster.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ServiceAddresses:
         Return an error for each requested address that another Service has.
         """
         if not self._known:
-            self._learn()
+            self._read_existing()
         spec: Json = service.setdefault("spec", {})
         holder = (namespace, str((service.get("metadata") or {}).get("name") or ""))
         errors: list[FieldError] = []
@@ -47,23 +47,23 @@ class ServiceAddresses:
         errors += self._node_ports(spec, holder, ((old or {}).get("spec")) or {})
         return errors
 
-    def _learn(self) -> None:
+    def _read_existing(self) -> None:
         for entry in self._store.list(_SERVICES):
-            self._note(decode(entry.value).get("spec") or {}, (entry.key[1], entry.key[2]))
+            self._add(decode(entry.value).get("spec") or {}, (entry.key[1], entry.key[2]))
         self._known = True
 
-    def _note(self, spec: Json, holder: Holder) -> None:
+    def _add(self, spec: Json, holder: Holder) -> None:
         if spec.get("clusterIP") not in (None, "", "None"):
             self._ips[spec["clusterIP"]] = holder
         for port in spec.get("ports") or ():
             if port.get("nodePort"):
                 self._ports[port["nodePort"]] = holder
 
-    def _taken(self, holder: Holder | None, me: Holder, what: str, value: object) -> bool:
-        """Return True if another Service really has it: a holder may be gone, or have released it."""
-        if holder is None or holder == me:
+    def _taken(self, known: Holder | None, holder: Holder, what: str, value: object) -> bool:
+        """Return True if the store confirms that another Service, the known holder, still has the value."""
+        if known is None or known == holder:
             return False
-        entry = self._store.latest((_SERVICES, *holder))
+        entry = self._store.latest((_SERVICES, *known))
         if entry is None:
             return False
         spec: Json = decode(entry.value).get("spec") or {}
@@ -71,12 +71,12 @@ class ServiceAddresses:
             return bool(spec.get("clusterIP") == value)
         return any(port.get("nodePort") == value for port in spec.get("ports") or ())
 
-    def _address(self, spec: Json, me: Holder, before: Json) -> list[FieldError]:
+    def _address(self, spec: Json, holder: Holder, before: Json) -> list[FieldError]:
         wanted = spec.get("clusterIP") or before.get("clusterIP")
         if wanted == "None":
             return []
         if not wanted:
-            wanted = next(ip for ip in _addresses(me) if not self._taken(self._ips.get(ip), me, "ip", ip))
+            wanted = next(ip for ip in _addresses(holder) if not self._taken(self._ips.get(ip), holder, "ip", ip))
             spec["clusterIP"] = wanted
         elif wanted != before.get("clusterIP"):
             ranges = self._ranges()
@@ -89,10 +89,10 @@ class ServiceAddresses:
                 text = f"failed to allocate IP {wanted}: the provided IP ({wanted}) is not in the valid range. "
                 text += f"The range of valid IPs is {', '.join(map(str, ranges))}"
                 return [invalid("spec.clusterIPs", [wanted], text)]
-            if self._taken(self._ips.get(wanted), me, "ip", wanted):
+            if self._taken(self._ips.get(wanted), holder, "ip", wanted):
                 text = f"failed to allocate IP {wanted}: provided IP is already allocated"
                 return [invalid("spec.clusterIPs", [wanted], text)]
-        self._ips[wanted] = me
+        self._ips[wanted] = holder
         return []
 
     def _ranges(self) -> list[Network]:
@@ -106,7 +106,7 @@ class ServiceAddresses:
                         found[ipaddress.ip_network(text)] = None
         return list(found)
 
-    def _node_ports(self, spec: Json, me: Holder, before: Json) -> list[FieldError]:
+    def _node_ports(self, spec: Json, holder: Holder, before: Json) -> list[FieldError]:
         ports = spec.get("ports") or []
         opened = spec.get("type") == "NodePort" or (
             spec.get("type") == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False
@@ -123,40 +123,40 @@ class ServiceAddresses:
             if not wanted:
                 if not opened:
                     continue
-                wanted = next((p for p in _free_ports(me, index) if not self._port_taken(p, me)), None)
+                wanted = next((p for p in _free_ports(holder, index) if not self._port_taken(p, holder)), None)
                 if wanted is None:
                     return [invalid(f"spec.ports[{index}].nodePort", 0, "failed to allocate a nodePort: range is full")]
             elif not FIRST_PORT <= wanted <= LAST_PORT:
                 text = f"provided port is not in the valid range. The range of valid ports is {FIRST_PORT}-{LAST_PORT}"
                 errors.append(invalid(f"spec.ports[{index}].nodePort", wanted, text))
                 continue
-            elif self._port_taken(wanted, me):
+            elif self._port_taken(wanted, holder):
                 errors.append(invalid(f"spec.ports[{index}].nodePort", wanted, "provided port is already allocated"))
                 continue
             port["nodePort"] = wanted
-            self._ports[wanted] = me
+            self._ports[wanted] = holder
         return errors
 
-    def _port_taken(self, port: int, me: Holder) -> bool:
-        return self._taken(self._ports.get(port), me, "port", port)
+    def _port_taken(self, port: int, holder: Holder) -> bool:
+        return self._taken(self._ports.get(port), holder, "port", port)
 
 
-def _start(me: Holder, salt: str) -> int:
-    return int.from_bytes(hashlib.sha256(f"{salt}{me[0]}/{me[1]}".encode()).digest()[:8], "big")
+def _start(holder: Holder, salt: str) -> int:
+    return int.from_bytes(hashlib.sha256(f"{salt}{holder[0]}/{holder[1]}".encode()).digest()[:8], "big")
 
 
-def _addresses(me: Holder) -> Iterator[str]:
+def _addresses(holder: Holder) -> Iterator[str]:
     """Yield all addresses of the range, from a start that depends on the Service.
 
     The same Service gets the same address every time.
     """
-    size, start = RANGE.num_addresses - 2, _start(me, "")
+    size, start = RANGE.num_addresses - 2, _start(holder, "")
     for step in range(size):
         found = str(RANGE[1 + (start + step) % size])
         if found != API_SERVER_ADDRESS:
             yield found
 
 
-def _free_ports(me: Holder, index: int) -> Iterator[int]:
-    size, start = LAST_PORT - FIRST_PORT + 1, _start(me, str(index))
+def _free_ports(holder: Holder, index: int) -> Iterator[int]:
+    size, start = LAST_PORT - FIRST_PORT + 1, _start(holder, str(index))
     return (FIRST_PORT + (start + step) % size for step in range(size))

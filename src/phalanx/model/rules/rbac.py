@@ -1,6 +1,6 @@
 """Roles and their bindings: validation of rules and subjects.
 
-Who asks is held against them elsewhere (local.api.rights). Their names may have colons.
+Requests are authorized in `local.api.rights`. Names of roles may have colons.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Requeue a whole gang when a kubelet rejects one of its pods.
 
-A scheduler that shares nodes with others learns of their binds after a delay. Both may use the same free capacity; the
+A scheduler that shares nodes with others sees their binds after a delay. Both may use the same free capacity; the
 kubelet then rejects the later pod (Failed, reason OutOfcpu). If that leaves a gang below its minimum, its other pods
 are evicted at once, and it is placed again after a jitter, so that two gangs do not collide repeatedly. A gang that was
 complete before is left alone: its policy handles later losses. A new process, which did not bind the gang itself, reads
