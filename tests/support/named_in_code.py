@@ -48,7 +48,7 @@ def called(node: ast.Call) -> str:
 def keys() -> set[str]:
     """Annotations, labels and other names below our domains, as whole strings in the code."""
     found = {f"scheduling.phalanx.dev/{requested}" for requested in ANNOTATIONS}
-    for node in nodes(r"phalanx\.dev/|DOMAIN"):
+    for node in nodes(r"phalanx\.dev/|PHALANX_API"):
         if isinstance(node, ast.Constant) and (whole := KEY.fullmatch(text_of(node))):
             found.add(whole[1])
         if isinstance(node, ast.JoinedStr) and (tail := _below_our_domain(node)):
@@ -57,11 +57,11 @@ def keys() -> set[str]:
 
 
 def _below_our_domain(node: ast.JoinedStr) -> str:
-    """`f"{DOMAIN}/api"`: the whole key; other texts: nothing."""
+    """`f"{PHALANX_API}/api"`: the whole key; other texts: nothing."""
     if len(node.values) != 2 or not isinstance(node.values[0], ast.FormattedValue):
         return ""
     domain, tail = getattr(node.values[0].value, "id", ""), text_of(node.values[1])
-    return f"scheduling.phalanx.dev{tail}" if domain == "DOMAIN" and re.fullmatch(r"/[a-z0-9-]+", tail) else ""
+    return f"scheduling.phalanx.dev{tail}" if domain == "PHALANX_API" and re.fullmatch(r"/[a-z0-9-]+", tail) else ""
 
 
 @cache
