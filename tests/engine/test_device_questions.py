@@ -47,7 +47,7 @@ def test_too_few_devices_are_named_with_the_selector_that_rules_them_out():
     (item,) = outlook.items
     assert not item.fits
     (hint,) = item.hints
-    assert "needs 1 device; of 5 published 1 are ruled out by selector #0 of the request, 4 can be used now" in hint
+    assert "needs 1 device; of 5 published 1 is ruled out by selector #0 of the request, 4 can be used now" in hint
 
 
 def test_devices_of_victims_count_as_in_use_in_the_hints():
@@ -57,7 +57,7 @@ def test_devices_of_victims_count_as_in_use_in_the_hints():
     pod = consumer("high", "high", priority=10)
     outlook = whatif(world.engine.scheduler, Question(pods=[pod]))
     (item,) = outlook.items
-    assert item.evicts == ["default/low"] and "of 2 published 1 are in use, 1 can be used now" in item.hints[0]
+    assert item.evicts == ["default/low"] and "of 2 published 1 is in use, 1 can be used now" in item.hints[0]
 
 
 def test_units_of_one_question_do_not_share_a_device():
@@ -199,7 +199,7 @@ def test_a_pool_that_offers_nothing_is_named_with_its_problem() -> None:
 def test_devices_of_a_node_that_does_not_exist_are_not_counted_as_free() -> None:
     world = World(device_node("a"), published("gone", device("g0")), claim("c"), consumer("p", "c")).run()
     (item,) = why(world.engine.scheduler, "Pod", "default", "p").items
-    assert "of 1 published 1 belong to nodes that do not exist, 0 can be used now" in item.hints[0]
+    assert "of 1 published 1 belongs to nodes that do not exist, 0 can be used now" in item.hints[0]
     (row,) = device_table(world.engine.scheduler.cluster.devices, ())
     assert (row.path, row.devices, row.in_use, row.free) == (["no node"], 1, 0, 0)
 

@@ -169,8 +169,8 @@ def test_why_names_the_claim_and_what_rules_devices_out():
     world.see(claim("c2", asks(count=2, cel=f'device.attributes["{DRIVER}"].numa == 1')), consumer("p2", "c2")).run()
     (announced,) = why(world.engine, "Pod", "default", "p2").items
     assert announced.hints[-1] == (
-        "claim default/c2, request r: needs 2 devices; of 3 published 1 are ruled out by selector #0 of the request, "
-        "1 are in use, 1 can be used now, at most 1 on one node"
+        "claim default/c2, request r: needs 2 devices; of 3 published 1 is ruled out by selector #0 of the request, "
+        "1 is in use, 1 can be used now, at most 1 on one node"
     )
 
 

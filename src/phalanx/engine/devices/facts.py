@@ -72,7 +72,7 @@ def _fact(state: DeviceState, request: AllocationRequest, limits: Sequence[Attri
         else:
             usable.append(device)
     if not usable:
-        each = ", ".join(f"{count} {reason}" for reason, count in reasons.most_common())
+        each = ", ".join(counted(count, reason) for reason, count in reasons.most_common())
         return f"can use none of the {len(devices)} published devices: {each}"
     if request.everything or any(not device.reach.node or device.multiple for device in usable):
         return ""
@@ -88,6 +88,9 @@ def _fact(state: DeviceState, request: AllocationRequest, limits: Sequence[Attri
     )
 
 
+_OF_ONE = {"are": "is", "have": "has", "lack": "lacks", "make": "makes", "exceed": "exceeds", "belong": "belongs"}
+
+
 def most_alike(devices: Iterable[Device], attribute: str) -> int:
     """Return how many devices of one node have the same value of an attribute, at most."""
     counts: dict[object, int] = {}
@@ -96,6 +99,12 @@ def most_alike(devices: Iterable[Device], attribute: str) -> int:
         if value is not None:
             counts[device.reach.node, value] = counts.get((device.reach.node, value), 0) + 1
     return max(counts.values(), default=0)
+
+
+def counted(count: int, reason: str) -> str:
+    """Return how many devices have a reason that is worded for several of them."""
+    verb, _, rest = reason.partition(" ")
+    return f"{count} {_OF_ONE[verb] if count == 1 else verb} {rest}"
 
 
 def never(state: DeviceState, request: AllocationRequest, device: Device) -> str:

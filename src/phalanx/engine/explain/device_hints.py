@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from phalanx.engine.devices.facts import most_alike, ruled_out
+from phalanx.engine.devices.facts import counted, most_alike, ruled_out
 from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.requests import AllocationRequest, AttributeConstraint
 from phalanx.engine.devices.state import DeviceState, extended_key
@@ -114,7 +114,7 @@ def _request(state: DeviceState, request: AllocationRequest, limits: Sequence[At
             free[device.reach.node] = free.get(device.reach.node, 0) + 1
             usable.append(device)
     wanted = "all devices" if request.everything else f"{request.count} device{'s' if request.count > 1 else ''}"
-    parts = [f"{count} {reason}" for reason, count in out.items()]
+    parts = [counted(count, reason) for reason, count in out.items()]
     most = max((count for node, count in free.items() if node), default=0)
     text = f"needs {wanted}; of {len(devices)} published "
     left = f"{sum(free.values())} can be used now"
