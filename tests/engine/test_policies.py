@@ -160,6 +160,17 @@ def test_groups_placed_with_each_other_in_a_circle_are_reported() -> None:
     )
 
 
+def test_a_group_that_is_to_be_placed_with_itself_is_reported() -> None:
+    cluster = Cluster().see(
+        composite("tree"),
+        pod_group("a").parent("tree"),
+        workload_policy("pa").target("PodGroup", "a").set(ranks={"coPlaceWith": "a"}),
+    )
+    status, reason, message = accepted(cluster, "pa")
+    assert (status, reason) == ("False", "InvalidValue")
+    assert message.startswith("spec.ranks.coPlaceWith: is a cycle: PodGroup a with itself")
+
+
 def test_the_minimum_of_a_policy_counts_in_place_of_the_one_of_the_group() -> None:
     cluster = Cluster().see(node("n").cpu("4"), pod_group("g").gang(3), pod("a").group("g"), pod("b").group("g"))
     cluster.step()

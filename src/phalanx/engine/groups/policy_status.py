@@ -125,12 +125,15 @@ class PolicyStatuses:
             found += self._found.get(key, ())
             group = self._forest.group(key)
             if group is not None and "co_place_with" in entry.parsed.fields:
-                found += self._co_placement(group)
+                found += self._co_placement(group, alone=self._matched[entry.name] == 1)
         return list(dict.fromkeys(found))
 
-    def _co_placement(self, group: Group) -> list[FieldProblem]:
+    def _co_placement(self, group: Group, *, alone: bool) -> list[FieldProblem]:
+        """`alone`: the policy is for this group only, so that it may not name the group itself."""
         if group.composite:
             return []
+        if alone and group.policy.co_place_with == group.key.name:
+            return [FieldProblem("spec.ranks.coPlaceWith", f"is a cycle: {group.key} with itself")]
         circle = [str(each.key) for each in cycle(self._forest, group)]
         if circle:
             return [FieldProblem("spec.ranks.coPlaceWith", f"is a cycle: {' with '.join([*circle, circle[0]])}")]
