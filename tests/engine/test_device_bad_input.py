@@ -9,6 +9,7 @@ import pytest
 
 from phalanx.engine import decisions as d
 from phalanx.engine.explain import why
+from phalanx.engine.explain.pending import PendingReasons
 from phalanx.model import objects as o
 from support.device_world import DRIVER, World, asks, claim, consumer, device, device_node, gang_group, published
 
@@ -58,6 +59,13 @@ def test_each_of_two_pods_with_the_same_mistake_reads_the_name_of_its_own_claim(
     world.run()
     for name in ("c1", "c2"):
         assert f"claim default/{name}: selector #0 on device {DRIVER}/a/d0: " in world.messages[f"p{name}"]
+
+
+def test_the_list_of_pending_units_says_what_failed_in_the_last_attempt() -> None:
+    world = cluster(claim("c", asks(cel=f"{ATTRIBUTES}.absent == 1")), consumer("p", "c")).run()
+    (unit,) = world.engine.queue.units.values()
+    sentence = PendingReasons(world.engine.scheduler).of(unit).headline
+    assert sentence.startswith("Is tried again when its turn comes; last time: ") and "no such key: absent" in sentence
 
 
 def test_a_class_that_does_not_exist_is_awaited() -> None:

@@ -112,7 +112,9 @@ class PendingReasons:
         if unit.queue_name is QueueName.SEARCH:
             return _reason("Searching", "The search for a placement continues; other units are served in between", 0.0)
         if unit.attempts:
-            return _reason("Retrying", "Is tried again when its turn comes", 0.0)
+            said = next((record.last_message for record in unit.records.values() if record.last_message), "")
+            text = "Is tried again when its turn comes"
+            return _reason("Retrying", f"{text}; last time: {said}" if said else text, 0.0)
         return _reason("NotTried", "Not tried yet", 0.0)
 
     def _rules_of(self, unit: SchedulingUnit) -> RuleWords:
