@@ -97,3 +97,31 @@ def test_simulated_gpus_have_the_labels_of_the_gpu_operator() -> None:
     labels = parse_topology("gpus=4").gpu_labels
     assert labels["nvidia.com/gpu.count"] == "4" and labels["nvidia.com/gpu.product"].startswith("NVIDIA-")
     assert parse_topology("gpus=0").gpu_labels == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "volume", "message"),
+    [
+        ("ConfigMap", {"configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}}, "config key: k"),
+        ("Secret", {"secret": {"secretName": "c", "items": [{"key": "k", "path": "p"}]}}, "secret key: k"),
+        (
+            "ConfigMap",
+            {"projected": {"sources": [{"configMap": {"name": "c", "items": [{"key": "k", "path": "p"}]}}]}},
+            "config key: k",
+        ),
+    ],
+)
+def test_a_pod_waits_for_the_keys_that_a_volume_names(kind: str, volume: Json, message: str) -> None:
+    data = "data" if kind == "ConfigMap" else "stringData"
+
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            await cluster.create(kind, "c", **{data: {"other": "v"}})
+            await cluster.create("Pod", "p", spec={**pod({"name": "v"} | volume), "nodeName": cluster.names("Node")[0]})
+            await cluster.until("Pod", "p", when=lambda o: waiting(o) == "ContainerCreating")
+            found = await cluster.eventually("Event", lambda all_: [e for e in all_ if e["reason"] == "FailedMount"])
+            assert any(e["message"].endswith(f"references non-existent {message}") for e in found)
+            await cluster.patch(kind, "c", {data: {"k": "v"}})
+            await cluster.until("Pod", "p", when=lambda o: o["status"].get("phase") == "Running")
+
+    asyncio.run(scenario())

@@ -10,14 +10,19 @@ from phalanx.base.resources import CONFIG_MAPS, SECRETS
 from phalanx.base.well_known import ROOT_CA
 from phalanx.model.objects.meta import Struct
 
+_KEYS = {"ConfigMap": "config", "Secret": "secret"}
 TRUST_BUNDLES = Resource("certificates.k8s.io", "v1", "clustertrustbundles", "ClusterTrustBundle", namespaced=False)
-# Every pod mounts the CA certificate of its API server; no simulated container reads it.
+
+
+class _Item(Struct, frozen=True, gc=False):
+    key: str = ""
 
 
 class _Named(Struct, frozen=True, gc=False):
     name: str = ""
     secret_name: str = ""
     key: str = ""
+    items: list[_Item] | None = None
     optional: bool | None = None
 
 
@@ -96,12 +101,14 @@ def needs_of(body: bytes) -> list[Need]:
                 (TRUST_BUNDLES, source.cluster_trust_bundle),
             )
             found += [
-                Need(resource, named.name or named.secret_name, volume=volume.name)
+                Need(resource, named.name or named.secret_name, item.key, volume=volume.name)
                 for resource, named in pairs
                 if named is not None and not named.optional
+                for item in named.items or [_Item()]
             ]
     for container in (*(spec.init_containers or ()), *(spec.containers or ())):
         found += _of_environment(container)
+    # Every pod mounts the CA certificate of its API server; no simulated container reads it.
     return [need for need in found if need.name and need.name != ROOT_CA]
 
 
@@ -135,4 +142,6 @@ async def missing(client: Client, namespace: str, needs: list[Need]) -> dict[Nee
             held = {**(obj.get("data") or {}), **(obj.get("binaryData") or {}), **(obj.get("stringData") or {})}
             if need.key not in held:
                 found[need] = f"couldn't find key {need.key} in {need.resource.kind} {namespace}/{need.name}"
+                if need.volume:
+                    found[need] = f"references non-existent {_KEYS[need.resource.kind]} key: {need.key}"
     return found
