@@ -173,8 +173,8 @@ def test_every_right_is_documented() -> None:
     page = (DEPLOY.parent / "docs" / "cluster.md").read_text()
     rows, last = set(), ""
     for line in page.partition("\n## Rights\n")[2].partition("\n## ")[0].splitlines():
-        role, rest = line.removeprefix("| ").partition("| ")[::2]
-        last = role.strip() or last
+        first, rest = line.removeprefix("| ").partition("| ")[::2]
+        last = first.strip() or last
         rows.add((last, rest))
     for role in roles():
         meta = role["metadata"]

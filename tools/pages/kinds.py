@@ -87,7 +87,10 @@ DOES: dict[str, tuple[str, str]] = {
     "ingressclasses.networking.k8s.io": (STORED, ""),
     "networkpolicies.networking.k8s.io": (STORED, ""),
     "ipaddresses.networking.k8s.io": (STORED, "not made for Services"),
-    "servicecidrs.networking.k8s.io": (STORED, "Services may ask for their addresses; others get one of `kubernetes`, 10.96.0.0/12"),
+    "servicecidrs.networking.k8s.io": (
+        STORED,
+        "Services may ask for their addresses; others get one of `kubernetes`, 10.96.0.0/12",
+    ),
     "horizontalpodautoscalers.autoscaling": (STORED, ""),
     "certificatesigningrequests.certificates.k8s.io": (STORED, "may be approved; not signed"),
     "podcertificaterequests.certificates.k8s.io": (STORED, "not signed"),
