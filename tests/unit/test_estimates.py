@@ -28,6 +28,7 @@ NAME = 'device.attributes["dra.example.com"].name'
         (f"{NAME}.exists(x, x > 0)", 5 + 6 * 64),
         (f'{NAME}.includes("fish")', 4 + 64),
         (f"{NAME}.size() == 2", 6),
+        ('strings.quote("ABCDEFGHIJ abcdefghij") == strings.quote("ABCDEFGHIJ abcdefghij")', 11),
         ('cel.bind(dra, device.attributes["dra.example.com"], dra.name)', 15),
         ('"name" in device.capacity["d"] && device.capacity["d"].name.isGreaterThan(quantity("1Ki"))', 10),
     ],

@@ -290,6 +290,8 @@ COSTS = {  # what cel-go charges
     "l.all(i, true)": 8,
     "s.contains('ell')": 2,
     "quantity('10Gi').isInteger()": 2,
+    "sets.contains([1], [1, 2])": 3,
+    "sets.equivalent([1], [1, 2])": 5,
 }
 
 

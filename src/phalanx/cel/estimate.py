@@ -342,6 +342,11 @@ def _in(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     return parts[1].size.most if parts[1].size.most < MOST else MOST, None
 
 
+def _quotes(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
+    size = parts[0].size
+    return _times(size.most, STRING_FACTOR), Size(size.least + 2, min(MOST, size.most * 2 + 2))
+
+
 def _replace(parts: list[ArgumentEstimate], _: bool) -> tuple[int, Size | None]:
     size, old, new = parts[0].size, parts[1].size, parts[2].size
     if old.least == 0:
@@ -417,7 +422,7 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(("distinct", "sort", "@sortByAssociatedKeys"), _square),
     **dict.fromkeys(("slice", "flatten", "reverse"), _linear),
     "ip.isCanonical": _reads(2),
-    "strings.quote": _reads(),
+    "strings.quote": _quotes,
     "string": _reads(keeps=True),
     "bytes": _to_bytes,
     "replace": _replace,

@@ -182,6 +182,10 @@ def _product(args: tuple[Any, ...], _: Any) -> int:
     return 1 + len(args[0]) * len(args[1])
 
 
+def _both_ways(args: tuple[Any, ...], _: Any) -> int:
+    return 1 + 2 * len(args[0]) * len(args[1])
+
+
 def _all_in(wanted: list[Any], values: list[Any]) -> bool:
     check_length(len(wanted) * len(values))
     return all(contains(values, v) for v in wanted)
@@ -199,7 +203,7 @@ def _sets() -> Iterator[tuple[str, tuple[Overload, ...]]]:
     )
     yield function(
         "sets.equivalent",
-        overload("list_sets_equivalent_list", pair, BOOL, lambda a, b: _all_in(a, b) and _all_in(b, a), _product),
+        overload("list_sets_equivalent_list", pair, BOOL, lambda a, b: _all_in(a, b) and _all_in(b, a), _both_ways),
     )
     yield function(
         "sets.intersects",
