@@ -155,7 +155,7 @@ def check(groups: Mapping[GroupKey, Group], group: Group, templates: Templates |
         if higher.gang and (spec.priority or 0) != (higher.priority or 0):
             return (
                 f"{group.key} has priority {spec.priority or 0}, its parent {parent.key} has priority"
-                f" {higher.priority or 0}: all groups of a tree must have the same priority"
+                f" {higher.priority or 0}: a gang and the groups below it must have the same priority"
             )
         if higher.disrupt_all and not spec.disrupt_all:
             return (
