@@ -206,3 +206,44 @@ def test_every_rollout_ends_and_keeps_within_its_limits(seed: int) -> None:
                 assert old[index] + new[index] >= target[index] - limits[index].unavailable
         assert any(old) is all(count or not initial[index] for index, count in enumerate(old)), "no role is left alone"
     assert (old, new) == ([0] * roles, target)
+
+
+def test_of_two_unfinished_updates_the_later_goes_first() -> None:
+    async def scenario() -> None:
+        def total(version: str) -> int:
+            return sum(
+                lws["spec"]["replicas"]
+                for lws in cluster.all("LeaderWorkerSet")
+                if lws["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["containers"][0]["image"] == version
+            )
+
+        def roles(version: str) -> Json:
+            rolling = {"rolloutStrategy": {"rollingUpdateConfiguration": {"maxSurge": 1, "maxUnavailable": 0}}}
+            made = [role(name, 4, version, spec=dict(rolling)) for name in ("prefill", "decode")]
+            for one in made:
+                pods = one["spec"]["leaderWorkerTemplate"]["workerTemplate"]
+                pods["metadata"].setdefault("annotations", {})["simulation.phalanx.dev/ready-seconds"] = {
+                    "v1": "0",
+                    "v2": "1e6",
+                    "v3": "20",
+                }[version]
+            return {"spec": {"roles": made}}
+
+        async with world() as cluster:
+            await cluster.apply(made(*roles("v1")["spec"]["roles"]))
+            await done(cluster)
+            await cluster.patch("DisaggregatedSet", "ds", roles("v2"))
+            await cluster.eventually("LeaderWorkerSet", lambda found: total("v2") > 0)
+            seen: list[tuple[int, int]] = []
+
+            def note(found: list[Json]) -> bool:
+                seen.append((total("v1"), total("v2")))
+                return seen[-1] == (0, 0) and total("v3") == 8
+
+            await cluster.patch("DisaggregatedSet", "ds", roles("v3"))
+            await cluster.eventually("LeaderWorkerSet", note)
+            assert any(first and not second for first, second in seen)
+            assert not any(second and not first for first, second in seen)
+            await done(cluster)
+
+    asyncio.run(scenario())

@@ -170,12 +170,16 @@ class DisaggregatedSetController(Controller):
                 await self._create(owner, self._sets, s.leader_worker_set(owner, place, revision, role, 0))
 
     async def _shrink(self, owner: Json, old: dict[str, Roles], budget: dict[str, int]) -> None:
-        """Remove replicas from the newest older revision first; a revision that loses a role is removed completely."""
+        """Remove replicas from the newest older revision first; a revision that loses a role is removed completely.
 
-        def age(roles: Roles) -> str:
-            return max(str(lws["metadata"]["creationTimestamp"]) for lws in roles.values())
+        Of two revisions from the same second, the one with fewer ready replicas comes first.
+        """
 
-        for roles in sorted(old.values(), key=age, reverse=True):
+        def order(roles: Roles) -> tuple[str, int]:
+            ready = sum(int((lws.get("status") or {}).get("readyReplicas") or 0) for lws in roles.values())
+            return max(str(lws["metadata"]["creationTimestamp"]) for lws in roles.values()), -ready
+
+        for roles in sorted(old.values(), key=order, reverse=True):
             taken = {name: min(budget.get(name, 0), s.replicas_of(lws)) for name, lws in roles.items()}
             left = {name: s.replicas_of(lws) - taken[name] for name, lws in roles.items()}
             if any(taken.values()) and not all(left.values()):
