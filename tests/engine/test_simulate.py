@@ -159,6 +159,14 @@ def test_two_configurations_side_by_side(tmp_path: Path) -> None:
     assert "<svg" in page.read_text()
 
 
+def test_configurations_that_decide_alike_differ_in_no_job(tmp_path: Path) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
+    done = simulate(trace(tmp_path), "--cluster", cluster(tmp_path), "--compare", config, config)
+    assert "every job waits as long in a as in b" in done.output
+    assert "differ most" not in done.output
+
+
 @pytest.mark.parametrize("value", ["backfill: Sometimes", "starvationSeconds: -1", "maxReservedFraction: 2", "odd: 1"])
 def test_a_configuration_that_is_wrong_names_the_field(tmp_path: Path, value: str) -> None:
     config = tmp_path / "c.yaml"

@@ -91,6 +91,7 @@ def compare(
 
 def _most_different(runs: tuple[Played, Played]) -> list[dict[str, Any]]:
     both = [(x, y) for x, y in zip(runs[0].runs, runs[1].runs, strict=True) if x.end is not None and y.end is not None]
+    both = [(x, y) for x, y in both if wait_of(x) != wait_of(y)]
     both.sort(key=lambda pair: (-abs(wait_of(pair[0]) - wait_of(pair[1])), pair[0].job.index))
     return [
         {
@@ -122,7 +123,7 @@ def compare_text(found: dict[str, Any]) -> str:
     lines = [f"a: {found['a']}", f"b: {found['b']}", "", f"{'':34}{'a':>12}{'b':>12}"]
     for row in found["table"]:
         lines.append(f"{row['what']:34}{_cell(row['unit'], row['a']):>12}{_cell(row['unit'], row['b']):>12}")
-    lines += ["", "jobs that differ most:"]
+    lines += ["", "jobs that differ most:" if found["jobs"] else "every job waits as long in a as in b"]
     for job in found["jobs"]:
         lines.append(
             f"  {job['job']} ({job['gpus']} GPUs): waits {hours(job['wait_a'])} in a, {hours(job['wait_b'])} in b; "
