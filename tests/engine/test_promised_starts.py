@@ -207,6 +207,24 @@ def test_a_gang_in_a_domain_is_promised_one_and_loses_it_with_the_domain() -> No
     assert "reserved r1" in condition(run, "wait")[2]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_gang_with_another_topology_key_moves_no_promise(seed: int) -> None:
+    """A new key, resource or node makes the planner new: it takes over every reservation."""
+    run, draw = cluster(16, "backfill: Easy"), random.Random(seed)
+    for number in range(4):
+        submit(run, f"runs{number}", 4, seconds=draw.randint(50, 500))
+    for number in range(12):
+        rules = {"topology": "rack"} if draw.random() < 0.5 else {}
+        submit(run, f"wait{number}", draw.choice((1, 2, 3, 4)), seconds=draw.randint(50, 500), **rules)
+    run.step(2.0)
+    plan = run.engine.starts.plan
+    before, planner = {key: (unit.start, dict(unit.nodes)) for key, unit in plan.units.items()}, plan.planner
+    submit(run, "later", 5, seconds=50, topology="kubernetes.io/hostname")
+    run.step(2.0)
+    assert len(before) == 12 and plan.planner is not planner
+    assert before == {key: (plan.units[key].start, plan.units[key].nodes) for key in before}
+
+
 def test_every_node_cordoned_leaves_no_promise() -> None:
     run = cluster(4, "backfill: Conservative")
     submit(run, "runs", 4, seconds=100)
