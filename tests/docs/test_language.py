@@ -17,7 +17,7 @@ from pages.commands import page as commands_page
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
-MOST_PAGES = {"Tutorial": 1, "How to": 10, "Reference": 12, "Explanation": 4}
+MOST_PAGES = {"Tutorial": 1, "How to": 10, "Reference": 13, "Explanation": 4}
 MOST_WORDS = 46_000  # with a letter or a digit: bars of tables and rules do not count
 MOST_CHARACTERS = 150  # of a line that is neither a row of a table nor has a link
 BANNED = re.compile(
