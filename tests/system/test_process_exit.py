@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 SCRIPT = """
-import asyncio, sys, time
+import asyncio, os, sys, time
 from phalanx.kube.lease import LeaderLost
 from phalanx.serve import process
 from phalanx.serve.component import Loop
@@ -64,7 +65,16 @@ class Elected:  # loses the lease twice, then leads
             raise LeaderLost("lease ns/name was lost")
         await well()
     async def stop(self): say("stopped")
-    def again(self): return Elected()
+    def new_standby(self): return Elected()
+
+class State:  # a cycle, as the objects of a cluster are
+    def __init__(self): self.myself = self
+    def __del__(self, write=os.write): write(1, b"freed")
+
+async def holds():
+    await asyncio.sleep(0.01)
+    State()
+    await well()
 
 def say(text): print(text, flush=True)
 if sys.argv[1] == "elected":
@@ -134,6 +144,13 @@ def test_a_process_that_loses_its_lease_stands_by_again_and_still_ends_when_aske
     assert lines == ["life 1", "ready", "stopped", "life 2", "stopped", "life 3"], "ready is said once"
     process.send_signal(signal.SIGTERM)
     assert rest(process) == "stopped\n" and process.returncode == 0
+
+
+def test_a_process_that_stopped_does_not_free_its_objects_one_by_one() -> None:
+    process = start("holds", "serving")
+    time.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    assert rest(process) == "" and process.returncode == 0
 
 
 def test_a_message_that_quotes_much_of_what_users_wrote_is_cut() -> None:

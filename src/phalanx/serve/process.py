@@ -128,7 +128,11 @@ def run(
     For the main function of a process: signal handlers stay installed, and the exit timer runs until the end. `then`
     runs once the process is ready. serving: this process has an API server and no client of another one.
     """
-    return run_loop(_run(what, ready, say, then), serving=serving)
+    try:
+        return run_loop(_run(what, ready, say, then), serving=serving)
+    finally:
+        # All is stopped and written. Freeing the objects of a large cluster one by one would take seconds.
+        gc.freeze()
 
 
 class _EndTimer:
