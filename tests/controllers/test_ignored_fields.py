@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
+import yaml
 
 from phalanx.model.gates import Gates
 from support.controller_world import Json, condition, world
+from support.lifecycle.manifests import mpi_job, train_job
 from support.lws_objects import lws
 from support.manifests import deployment, jobset, stateful_set, template
 
@@ -48,6 +51,81 @@ def test_a_leaderworkerset_whose_gate_is_off_says_that_its_pods_start_one_by_one
             )
             assert any(each["message"].endswith("its pods start one by one") for each in events)
             await cluster.eventually("Pod", lambda found: len(found) == 2)
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+CRDS = Path(__file__).parents[2] / "examples" / "crds"
+GANG = {"scheduling.phalanx.dev/gang": "true"}
+JOB_GANG = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "g"}, "spec": JOB["spec"]}
+
+
+@pytest.mark.parametrize(
+    ("objects", "gate"),
+    [
+        ([stateful_set("g", 2, podManagementPolicy="Parallel")], "GenericWorkload"),
+        ([deployment("g", 2)], "GenericWorkload"),
+        ([JOB_GANG], "WorkloadWithJob"),
+        ([mpi_job("g")], "GenericWorkload"),
+        (train_job("g"), "GenericWorkload"),
+    ],
+    ids=lambda value: value[-1]["kind"] if isinstance(value, list) else value,
+)
+def test_a_gang_of_a_kind_whose_gate_is_off_is_reported(objects: list[Json], gate: str) -> None:
+    async def scenario() -> None:
+        async with world(nodes=1, controllers=False, scheduler=False) as cluster:
+            for crd in ("mpijob", "trainer"):
+                for body in yaml.safe_load_all((CRDS / f"{crd}.yaml").read_text()):
+                    await cluster.apply(body)
+            await cluster.restart(Gates({gate: False}))
+            for each in objects:
+                asks = {"annotations": GANG} if each["metadata"]["name"] == "g" else {}
+                await cluster.apply(each | {"metadata": each["metadata"] | asks})
+            (event,) = await cluster.eventually(
+                "Event",
+                lambda all_: [
+                    e for e in all_ if e["reason"] == "APINotAvailable" and e["involvedObject"]["name"] == "g"
+                ],
+            )
+            assert gate in event["message"]
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+@pytest.mark.parametrize(
+    ("kind", "there", "text"),
+    [
+        ("DaemonSet", True, "gets no groups, like every DaemonSet"),
+        ("DaemonSet", False, "does not exist"),
+        ("Deployment", False, "does not exist"),
+    ],
+)
+def test_a_workload_about_nothing_that_has_groups_is_reported(
+    kind: str, there: bool, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("phalanx.controllers.workloads.without_effect.PATIENCE", 0.3)
+    reference = {"apiGroup": "apps", "kind": kind, "name": "s"}
+    gang = {"gang": {"minCount": 2}}
+
+    def workload(name: str) -> Json:
+        spec = {"controllerRef": reference, "podGroupTemplates": [{"name": "t", "schedulingPolicy": gang}]}
+        return {"apiVersion": "scheduling.k8s.io/v1beta1", "kind": "Workload", "metadata": {"name": name}, "spec": spec}
+
+    async def scenario() -> None:
+        async with world(nodes=1) as cluster:
+            if there:
+                daemons = {"selector": {"matchLabels": {"app": "x"}}, "template": template("100m", app="x")}
+                await cluster.create(kind, "s", spec=daemons)
+            await cluster.apply(workload("used"))
+            ref = {"workloadRef": {"workloadName": "used", "templateName": "t"}, "schedulingPolicy": gang}
+            await cluster.create("PodGroup", "by-hand", spec=ref)
+            await cluster.apply(workload("idle"))
+            events = await cluster.eventually(
+                "Event", lambda all_: [e for e in all_ if e["reason"] == "WorkloadIgnored"]
+            )
+            (event,) = [each for each in events if each["reason"] == "WorkloadIgnored"]
+            assert event["involvedObject"]["name"] == "idle"
+            assert text in event["message"]
 
     asyncio.run(asyncio.wait_for(scenario(), 60))
 

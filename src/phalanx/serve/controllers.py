@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
@@ -22,8 +23,9 @@ from phalanx.controllers.runtime.events import Events
 from phalanx.controllers.runtime.groups import Groups
 from phalanx.controllers.volumes.controller import VolumesController
 from phalanx.controllers.volumes.ephemeral import ClaimProtection, EphemeralVolumesController
-from phalanx.controllers.workloads.kind import Local
+from phalanx.controllers.workloads.kind import Local, WorkloadKind
 from phalanx.controllers.workloads.registry import KINDS, report_unknown_annotations
+from phalanx.controllers.workloads.without_effect import IgnoredWorkloadsController, report_groups_off
 from phalanx.model.gates import Gates
 
 
@@ -41,7 +43,7 @@ class ControllersService:
         self.controllers: list[Controller] = [
             DisruptionController(self._caches, clock),
             *(controller for kind in run_here if kind.run is not None for controller in kind.run(local)),
-            *([PodSetsController(self._caches, groups, run_here)] if groups is not None else []),
+            *(self._of_groups(groups, run_here) if groups is not None else []),
             EndpointsController(self._caches),
             MirroringController(self._caches),
             VolumesController(self._caches, clock, self.events),
@@ -55,6 +57,11 @@ class ControllersService:
             DeviceTaintRuleStatus(self._caches, clock, evictions),
         ]
         report_unknown_annotations(local)  # last, so that every reconciler has declared its kinds
+        report_groups_off(local, run_here)
+
+    def _of_groups(self, groups: Groups, kinds: Sequence[WorkloadKind]) -> list[Controller]:
+        ignored = IgnoredWorkloadsController(self._caches, groups, self.events, kinds)
+        return [PodSetsController(self._caches, groups, kinds), ignored]
 
     def failures(self) -> dict[str, int]:
         """Return the number of reconciles that raised, by controller."""

@@ -96,6 +96,10 @@ class Groups:
         group = owner["apiVersion"].rpartition("/")[0]
         return self.workloads.by_index("controllerRef", f"{meta['namespace']}/{group}/{owner['kind']}/{meta['name']}")
 
+    def of_workload(self, namespace: str, name: str) -> list[Json]:
+        """Return the PodGroups made from the templates of a Workload."""
+        return self.pod_groups.by_index("workload", f"{namespace}/{name}")
+
     def related(self, owner: Json) -> list[Json]:
         """Return the objects on which an owner's groups depend: its Workloads, its controller's, its parent group."""
         meta = owner["metadata"]
@@ -158,9 +162,7 @@ class Groups:
         groups = [
             group
             for found in left
-            for group in self.pod_groups.by_index(
-                "workload", f"{found['metadata']['namespace']}/{found['metadata']['name']}"
-            )
+            for group in self.of_workload(found["metadata"]["namespace"], found["metadata"]["name"])
             if controller_of(group) is None
         ]
         return [obj for obj in (*groups, *left) if not deleting(obj)]

@@ -88,6 +88,8 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     pods: Callable[[Json, Sequence[Json], Grouping], Iterator[ExpectedPod]] = _no_pods
     place: Callable[[PodView], WorkloadSlot | None] = _no_slot  # the slot of a pod that its controller made
     requests_gang: Callable[[Json], bool] = _nothing  # requests groups by fields, in addition to the annotations
+    gate: str = ""  # the feature gate of its groups, besides GenericWorkload
+    reports_gates: bool = False  # its controller reports groups that a gate switched off
     # Groups for another scheduler whose API the author chose; None: ours. Read by `phalanx group`.
     provider_groups: Callable[[Json], Grouping | None] | None = None
     # -- names
@@ -110,6 +112,11 @@ class WorkloadKind(msgspec.Struct, frozen=True):
     @property
     def key(self) -> tuple[str, str]:
         return self.resource.group, self.resource.kind
+
+    @property
+    def grouped(self) -> bool:
+        """Return True if groups are ever created for this kind."""
+        return self.group is not _no_groups
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -21,13 +21,14 @@ def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[Expec
 def _run(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.job.controller import JobController
 
-    groups = local.groups if local.gates("WorkloadWithJob") else None
+    groups = local.groups if local.gates(JOB.gate) else None
     return [JobController(local.caches, local.clock, local.events, groups)]
 
 
 JOB = WorkloadKind(
     resource=r.JOBS,
     group=group_job,
+    gate="WorkloadWithJob",
     pods=_pods,
     templates=its_template,
     place=owned_by(r.JOBS.kind),

@@ -62,6 +62,7 @@ def _run(local: Local) -> Iterable[Controller]:
 JOB_SET = WorkloadKind(
     resource=r.JOB_SETS,
     group=group_job_set,
+    reports_gates=True,
     pods=_pods,
     templates=_templates,
     place=_place,

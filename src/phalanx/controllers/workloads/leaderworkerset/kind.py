@@ -100,6 +100,7 @@ def _run(local: Local) -> Iterable[Controller]:
 LEADER_WORKER_SET = WorkloadKind(
     resource=r.LEADER_WORKER_SETS,
     group=group_leader_worker_set,
+    reports_gates=True,
     provider_groups=provider_groups,
     pods=_pods,
     templates=_templates,
