@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from phalanx.base.errors import (
 from phalanx.local.api.structural import validate as schema_errors
 from support.api_world import JSON_PATCH, MERGE, STRATEGIC, World
 from support.crontabs import CRONS, DEFINITIONS, SPEC, cron, definition, properties
+from support.manifests import jobset, leader_worker_set, template
 
 
 def test_objects_are_defaulted_and_pruned(crons: World) -> None:
@@ -179,3 +181,33 @@ def test_an_object_inside_of_an_object_has_metadata_like_any_other(world: World)
     nameless = {"metadata": {"name": "b"}, "spec": {"cron": "* * * * *", "template": {"metadata": {"name": "n"}}}}
     with pytest.raises(Invalid, match="spec.template.apiVersion: Required value: must not be empty"):
         world.create(CRONS, nameless)
+
+
+LWS = "/apis/leaderworkerset.x-k8s.io/v1/namespaces/default/leaderworkersets"
+JOB_SETS = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets"
+
+
+def test_kinds_that_are_custom_resources_upstream_take_whole_floats(world: World) -> None:
+    """And built-in kinds do not: there kube-apiserver decodes into Go's int32."""
+    made = leader_worker_set("a", 2, 3, template("1"), rolloutStrategy={"rollingUpdateConfiguration": {}})
+    made["spec"]["replicas"] = 2.0
+    made["spec"]["rolloutStrategy"]["rollingUpdateConfiguration"]["maxUnavailable"] = 1.0
+    made["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["terminationGracePeriodSeconds"] = 5.0
+    spec = world.create(LWS, made)["spec"]
+    pod = spec["leaderWorkerTemplate"]["workerTemplate"]["spec"]
+    strategy = spec["rolloutStrategy"]["rollingUpdateConfiguration"]
+    found = (spec["replicas"], strategy["maxUnavailable"], pod["terminationGracePeriodSeconds"])
+    assert json.dumps(found) == "[2, 1, 5]"
+    assert json.dumps(world.patch(f"{LWS}/a", {"spec": {"replicas": 4.0}}, MERGE)["spec"]["replicas"]) == "4"
+    assert json.dumps(world.apply(f"{LWS}/b", {**made, "metadata": {"name": "b"}}, "me")["spec"]["replicas"]) == "2"
+    spec_ = {"parallelism": 2.0, "template": {"spec": {**template("1")["spec"], "restartPolicy": "Never"}}}
+    part = {"name": "a", "replicas": 1.0, "template": {"spec": spec_}}
+    (part,) = world.create(JOB_SETS, jobset("a", part))["spec"]["replicatedJobs"]
+    assert json.dumps([part["replicas"], part["template"]["spec"]["parallelism"]]) == "[1, 2]"
+    for wrong in (1.5, 1e30):
+        with pytest.raises(BadRequest, match="cannot unmarshal number"):
+            world.patch(f"{LWS}/a", {"spec": {"replicas": wrong}}, MERGE)
+    with pytest.raises(BadRequest, match="cannot unmarshal number"):
+        world.update(f"{LWS}/a/scale", {"metadata": {"name": "a"}, "spec": {"replicas": 1.0}})
+    with pytest.raises(BadRequest, match="cannot unmarshal number"):
+        world.create("/apis/apps/v1/namespaces/default/deployments", {"spec": {"replicas": 1.0}})

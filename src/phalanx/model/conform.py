@@ -36,12 +36,14 @@ class _NotSimple(Exception):
     """Something the fast way does not handle."""
 
 
-def conform(obj: Json, schema: Object, *, prune: bool = True, zeros: bool = False) -> list[str]:
+def conform(
+    obj: Json, schema: Object, *, prune: bool = True, zeros: bool = False, whole_floats: bool = False
+) -> list[str]:
     """Check and canonicalise `obj` in place; return a text for each field that the schema lacks.
 
     Such a text is 'unknown field "spec.foo"'. Unknown fields are removed unless `prune` is false. `zeros` keeps zero
-    values: in an applied configuration an explicit false is intended. Raises BadRequest, which names the field, if a
-    type is wrong.
+    values: in an applied configuration an explicit false is intended. `whole_floats` takes 1.0 for 1 in integer fields,
+    as kube-apiserver does for custom resources only. Raises BadRequest, which names the field, if a type is wrong.
     """
     if not zeros:
         try:
@@ -49,7 +51,7 @@ def conform(obj: Json, schema: Object, *, prune: bool = True, zeros: bool = Fals
             return []
         except (_NotSimple, quantity.BadQuantity):
             pass
-    report = _Report(obj, schema, prune, zeros)
+    report = _Report(obj, schema, prune, zeros, whole_floats)
     _walk_object(obj, schema, "", report)
     return report.unknown
 
@@ -273,8 +275,9 @@ _SCALARS: dict[str, tuple[type | None, Convert | None]] = {
 class _Report:
     """Collects unknown fields and words the refusal of a wrong type."""
 
-    def __init__(self, obj: Json, schema: Object, prune: bool, zeros: bool) -> None:
+    def __init__(self, obj: Json, schema: Object, prune: bool, zeros: bool, whole_floats: bool) -> None:
         self.unknown: list[str] = []
+        self.whole_floats = whole_floats
         self.prune = prune
         self.zeros = zeros
         kind = obj.get("kind")
@@ -357,6 +360,8 @@ def _walk(value: Any, kind: Type, path: str, report: _Report) -> Any:
 
 def _walk_scalar(value: Any, kind: Scalar, path: str, report: _Report) -> Any:
     cls, convert = _SCALARS[kind.name]
+    if report.whole_floats and kind.name in _INTEGERS and isinstance(value, float) and value.is_integer():
+        value = int(value)
     if cls is not None and value.__class__ is not cls:
         raise report.wrong_type(path, value, _name(kind))
     if convert is None:
@@ -371,6 +376,7 @@ def _walk_scalar(value: Any, kind: Scalar, path: str, report: _Report) -> Any:
         raise report.wrong_type(path, value, _name(kind)) from None
 
 
+_INTEGERS = frozenset({"int32", "int64", "intorstring"})
 _TEXTS = {
     "bytes": "base64 text",
     "time": "RFC 3339 time",

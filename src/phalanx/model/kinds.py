@@ -138,6 +138,10 @@ class Kind:
     def resource(self, version: str = "") -> Resource:
         return Resource(self.group, version or self.storage_version, self.plural, self.kind, self.namespaced)
 
+    def whole_floats(self, schema: Object) -> bool:
+        """Return True if 1.0 stands for 1 in this schema: the kind is a custom resource upstream."""
+        return not self.strategic and any(version.schema is schema for version in self.versions)
+
     def new_object_errors(self, obj: Json) -> list[FieldError]:
         """Return why a new object is refused, or why the objects made from it will be."""
         checks = (self.validate_create, self.template_errors)

@@ -55,7 +55,7 @@ async def take(ctx: Context, about: Admitted, version: Version, patched: Any) ->
         raise ValueError("what it leaves is not an object with metadata")
     schema = body_schema(*about.own) if about.own else version.schema
     assert schema is not None  # every kind of a subresource has one
-    conform(patched, schema)
+    conform(patched, schema, whole_floats=kind.whole_floats(schema))
     if kind.convert is not None and not about.own:
         patched = await ctx.conversions.object(kind, kind.storage_version, patched)
     elif version.to_storage is not None and not about.own:

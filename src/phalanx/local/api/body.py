@@ -76,7 +76,7 @@ def shape(
     Of a JSON `body` repeated and unknown fields are reported in their order, otherwise repeated ones first.
     """
     custom = isinstance(schema, CustomObject)
-    unknown = schema.shape(obj) if isinstance(schema, CustomObject) else conform(obj, schema)
+    unknown = _conformed(obj, kind, schema)
     if not unknown and not repeated:
         return ()
     if options.validation == "Ignore":
@@ -95,6 +95,13 @@ def shape(
     return tuple(texts)
 
 
+def _conformed(obj: Json, kind: Kind, schema: Object, *, zeros: bool = False) -> list[str]:
+    """Conform the object to its schema; return texts for unknown fields, which are removed."""
+    if isinstance(schema, CustomObject):
+        return schema.shape(obj)
+    return conform(obj, schema, zeros=zeros, whole_floats=kind.whole_floats(schema))
+
+
 def shape_applied(request: Request, obj: Json, options: WriteOptions, repeated: list[str]) -> tuple[str, ...]:
     """Shape an applied configuration like `shape`, but refuse every field that is not declared.
 
@@ -102,7 +109,7 @@ def shape_applied(request: Request, obj: Json, options: WriteOptions, repeated: 
     omitted.
     """
     schema = request.version.schema
-    unknown = schema.shape(obj) if isinstance(schema, CustomObject) else conform(obj, schema, zeros=True)
+    unknown = _conformed(obj, request.kind, schema, zeros=True)
     check_place(request, obj)
     if unknown:
         metadata = obj["metadata"]
