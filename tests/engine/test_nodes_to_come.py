@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from phalanx.engine import decisions as d
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 
@@ -141,3 +142,15 @@ def test_a_deleted_gang_holds_no_node() -> None:
     run.gone("PodGroup", "gang").step(1.0)
     run.step(1.0)
     assert "plain" in run.placed and not run.engine.nominations
+
+
+def test_a_gang_whose_nominated_node_grows_is_counted_there_once() -> None:
+    """Found by a random life: the step failed with a KeyError."""
+    run = Cluster(grace=True).see(*(node(f"n{i}").cpu(4) for i in range(2)))
+    run.see(*(pod(f"old{i}").cpu(4) for i in range(2))).step()
+    run.see(pod_group("gang").gang(2).priority(9))
+    run.see(*(pod(f"gang-{i}").group("gang").cpu(3).priority(9) for i in range(2))).step()
+    assert {evict.name for evict in run.of(d.Evict)} == {"old0", "old1"}
+    run.gone("Pod", "old0").gone("Pod", "old1").see(node("n0").cpu(16), node("n1").cpu(16)).step()
+    run.engine.validate()
+    assert placed(run) == 2

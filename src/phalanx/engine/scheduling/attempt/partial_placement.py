@@ -35,11 +35,12 @@ def _on(state: ClusterState, records: Sequence[PodRecord], rows: Sequence[int]) 
     columns = state.columns
     mark = columns.journal.mark()
     placed: Rows = []
+    ours = {record.key for record in records}  # nominated themselves while their victims leave
     full: set[Shape] = set()  # shapes for which no row has room
     try:
         for row in rows:
             for rival in state.nominations.rivals(columns.names[row], records[0]):
-                if rival.row < 0:
+                if rival.row < 0 and rival.key not in ours:
                     columns.place(rival, row)
         for record in records:
             if record.shape in full:
