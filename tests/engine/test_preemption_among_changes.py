@@ -9,6 +9,7 @@ import pytest
 from phalanx.engine import decisions as d
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings
+from phalanx.model.groups import GROUP_LABEL
 from phalanx.testing import Cluster
 from phalanx.testing.builders import node, pod, pod_group
 
@@ -72,3 +73,15 @@ def test_pods_that_end_while_a_plan_is_made_disturb_only_that_plan(seed: int) ->
         assert not churn.run.engine.isolation.unlogged
     churn.run.engine.validate()
     assert churn.run.of(d.Evict), "nothing was preempted"
+
+
+def test_a_pod_that_joins_a_group_while_it_is_bound_has_the_priority_of_the_group() -> None:
+    """Found by a random life: the victim index kept the priority of the pod."""
+    run = Cluster(confirm=False).see(node("n0").cpu("2"), pod_group("g").priority(0))
+    lone = pod("a").cpu("2").priority(5)
+    run.see(lone).step()
+    run.see(pod("b").cpu("2").priority(1)).step()  # builds the index
+    assert not run.of(d.Evict)
+    run.see(lone.label(GROUP_LABEL, "g")).step()
+    run.engine.validate()
+    assert run.engine.preemption.victim_index.units["default/a"].priority == 0

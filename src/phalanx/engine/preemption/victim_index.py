@@ -135,6 +135,12 @@ class VictimIndex:
         """Rebuild the index at the next refresh, because a changed group may change the eviction units."""
         self._stale = True
 
+    def regroup_pod(self, record: PodRecord) -> None:
+        """Rebuild the index if this placed pod is now in another group: its label changed before its bind was seen."""
+        known = self._unit_of.get(record.key)
+        if known is not None and known[1] != self.forest.leaf_of_pod(record.namespace, record.name):
+            self._stale = True
+
     def refresh(self) -> None:
         """Bring the whole index up to date. Never call this inside a trial."""
         self.prepare(self.columns.n)

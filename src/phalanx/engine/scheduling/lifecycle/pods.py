@@ -68,6 +68,8 @@ class Pods:
             self._bound(old, pod)
         else:
             self._pending(old, pod)
+        if old is not None and old.row >= 0:
+            self._victim_index.regroup_pod(old)
 
     def gone(self, namespace: str, name: str, uid: str) -> None:
         self._forget_foreign(f"{namespace}/{name}")
