@@ -468,7 +468,13 @@ def test_a_followed_log_ends_with_the_pod(server: LocalCluster, namespace: str, 
 
 @pytest.mark.parametrize(
     ("option", "value", "code"),
-    [("tailLines", "-1", 422), ("limitBytes", "0", 422), ("sinceSeconds", "0", 422), ("sinceSeconds", "nan", 400)],
+    [
+        ("tailLines", "-1", 422),
+        ("limitBytes", "0", 422),
+        ("sinceSeconds", "0", 422),
+        ("sinceSeconds", "nan", 400),
+        ("sinceTime", "abc", 400),
+    ],
 )
 def test_numbers_of_the_query_of_a_log_are_checked(
     server: LocalCluster, namespace: str, option: str, value: str, code: int

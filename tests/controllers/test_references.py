@@ -33,6 +33,46 @@ def waiting(obj: Json) -> str:
     return str(((first(obj).get("state") or {}).get("waiting") or {}).get("reason") or "")
 
 
+def state(status: Json) -> str:
+    (name, details), *_ = status["state"].items()
+    return details.get("reason") or name
+
+
+@pytest.mark.parametrize(
+    ("init", "main", "states", "initialized"),
+    [
+        ([{}, {"env": config_map_key()}, {}], {}, "Completed CreateContainerConfigError PodInitializing", False),
+        ([{"restartPolicy": "Always"}, {}], {"env": config_map_key()}, "running Completed", True),
+    ],
+    ids=["init", "main"],
+)
+def test_init_containers_say_what_is_missing_in_their_turn(
+    init: list[Json], main: Json, states: str, initialized: bool
+) -> None:
+    """As a kubelet: the ones before are over, the ones after and the containers wait for them."""
+
+    async def scenario() -> None:
+        async with inside(nodes=1) as cluster:
+            spec = {
+                "nodeName": cluster.names("Node")[0],
+                "initContainers": [{"name": f"i{at}", "image": "i", **each} for at, each in enumerate(init)],
+                "containers": [{"name": "c", "image": "i", **main}],
+            }
+            await cluster.create("Pod", "p", spec=spec)
+            reason = "CreateContainerConfigError" if main else "PodInitializing"
+            status = (await cluster.until("Pod", "p", when=lambda o: waiting(o) == reason))["status"]
+            assert " ".join(map(state, status["initContainerStatuses"])) == states
+            known = {each["type"]: each for each in status["conditions"]}
+            assert (known["Initialized"]["status"] == "True") == initialized
+            await cluster.create("ConfigMap", "c", data={"k": "v"})
+            status = (await cluster.until("Pod", "p", when=lambda o: o["status"].get("phase") == "Running"))["status"]
+            known = {each["type"]: each for each in status["conditions"]}
+            assert not [each for each in known.values() if each["status"] != "True" or "reason" in each]
+            assert "waiting" not in str(status["initContainerStatuses"])
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
 @pytest.mark.parametrize(
     ("spec", "reason", "event"),
     [

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from phalanx.base.errors import BadRequest
+from phalanx.cel.functions.times import parse_timestamp
+from phalanx.cel.values import EvaluationError
 from phalanx.local.api.options import invalid_options
 from phalanx.local.api.read import too_old
 from phalanx.local.api.request import Answer, Request, parse_number, parse_signed, query_flag
@@ -66,12 +69,17 @@ def _has_ended(pod: Mapping[str, Any], container: str) -> bool:
 
 
 def _check_options(request: Request) -> None:
-    """Check the numbers of the query of a pod's log. Raises BadRequest or Invalid, as kube-apiserver."""
+    """Check the numbers and the time of the query of a pod's log. Raises BadRequest or Invalid, as kube-apiserver."""
     query = request.query
     errors: list[FieldError] = []
     for name, least, detail in _LOG_NUMBERS:
         if name in query and (number := parse_signed(query, name)) < least:
             errors.append(invalid(name, number, detail))
+    if query.get("sinceTime", "null") not in ("", "null"):
+        try:
+            parse_timestamp(query["sinceTime"])
+        except EvaluationError as problem:
+            raise BadRequest(str(problem)) from None
     if "sinceSeconds" in query and "sinceTime" in query:
         errors.append(forbidden("", "at most one of `sinceTime` or `sinceSeconds` may be specified"))
     if errors:

@@ -311,7 +311,8 @@ class SimulatedKubelet:
         elif not run.up and (absent := await self._missing_references(place, pod)):
             texts = list(absent.values())
             if run.reported_waiting != (pod.metadata.generation, texts):
-                why = {need.container: (NO_CONFIG, text) for need, text in absent.items() if need.container}
+                mounted = not any(need.volume for need in absent)
+                why = {need.container: (NO_CONFIG, text) for need, text in absent.items() if mounted}
                 await self._report_waiting(place, pod, run, now, why)
                 run.reported_waiting = (pod.metadata.generation, texts)
                 await self._events.not_configured(pod, run.node.name, absent)
@@ -474,6 +475,10 @@ class SimulatedKubelet:
 
     async def _write(self, place: PodName, pod: KubeletPod, status: dict[str, Any]) -> None:
         seen = pod.metadata.generation  # of the spec that this status describes
+        explained = {condition.type for condition in pod.status.conditions or () if condition.reason}
+        for condition in status.get("conditions") or () if explained else ():
+            if condition["type"] in explained and "$patch" not in condition:
+                condition |= {"reason": condition.get("reason"), "message": condition.get("message")}
         if seen:
             for condition in status.get("conditions") or ():
                 condition["observedGeneration"] = seen

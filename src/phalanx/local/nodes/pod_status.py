@@ -77,8 +77,15 @@ def _init_containers(pod: KubeletPod, state: Json, started: str, now: str, runni
         if container.restart_policy == "Always":
             statuses.append(_container(pod, container, state, running, 0, {}))
         else:
-            statuses.append(_container(pod, container, _terminated(0, started, now), True, 0, {}))
+            statuses.append(_init_container(pod, container, started, now))
     return {"initContainerStatuses": statuses} if statuses else {}
+
+
+def _init_container(pod: KubeletPod, container: Container, started: str, now: str) -> Json:
+    """Build the status of an init container that succeeded, or of a sidecar that runs."""
+    sidecar = container.restart_policy == "Always"
+    state = {"running": {"startedAt": started}} if sidecar else _terminated(0, started, now)
+    return _container(pod, container, state, True, 0, {})
 
 
 def resized(pod: KubeletPod, started: str, restarts: int) -> Json:
@@ -132,15 +139,25 @@ def readiness_changed(pod: KubeletPod, started: str, now: str, restarts: int, he
 
 
 def waiting(pod: KubeletPod, host_ip: str, started: str, now: str, why: Mapping[str, tuple[str, str]]) -> Json:
-    """Build the status of a pod whose containers wait; why: reason and message per container."""
+    """Build the status of a pod whose containers wait; why: reason and message per container, none if for a volume."""
     status: Json = {
         "phase": "Pending",
         "startTime": started,
         "conditions": _started_conditions(pod, now, _not_ready(now, NOT_READY, _unready(pod))),
-        "containerStatuses": [_waiting(pod, container, why) for container in pod.spec.containers],
     }
-    if pod.spec.init_containers:
-        status["initContainerStatuses"] = [_waiting(pod, container, why) for container in pod.spec.init_containers]
+    inits = pod.spec.init_containers or ()
+    stuck = next((at for at, c in enumerate(inits) if c.name in why or not why), len(inits))
+    if inits:
+        status["initContainerStatuses"] = [
+            *(_init_container(pod, c, started, now) for c in inits[:stuck]),
+            *(_waiting(pod, c, why if at == 0 else {}) for at, c in enumerate(inits[stuck:])),
+        ]
+    if stuck < len(inits):
+        text = f"containers with incomplete status: [{' '.join(c.name for c in inits[stuck:])}]"
+        initialized = _condition("Initialized", False, now, "ContainersNotInitialized", text)
+        status["conditions"] = [initialized, *(c for c in status["conditions"] if c["type"] != "Initialized")]
+        why = {}  # its containers are not looked at before
+    status["containerStatuses"] = [_waiting(pod, container, why) for container in pod.spec.containers]
     return status | ({"hostIP": host_ip, "hostIPs": [{"ip": host_ip}]} if host_ip else {})
 
 
@@ -152,7 +169,7 @@ def not_pulled(pod: KubeletPod) -> dict[str, tuple[str, str]]:
 
 
 def _waiting(pod: KubeletPod, container: Container, why: Mapping[str, tuple[str, str]]) -> Json:
-    waiting = {"reason": "ContainerCreating"}
+    waiting = {"reason": "PodInitializing" if pod.spec.init_containers else "ContainerCreating"}
     if container.name in why:
         waiting = dict(zip(("reason", "message"), why[container.name], strict=True))
     return {
