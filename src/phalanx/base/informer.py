@@ -458,6 +458,7 @@ class Informer(Generic[T]):
             self._set(read)
 
     def _set(self, read: _Read) -> None:
+        """Record a version of an object and report the event that it means: added, modified, deleted, or none."""
         body, meta, state = read
         namespace, name = meta.namespace, meta.name
         names = self._known.get(namespace)

@@ -52,6 +52,7 @@ class WorkQueue(Generic[K]):
         return len(self._waiting) + len(self._working) + len(self._timers)
 
     def add(self, key: K) -> None:
+        """Queue a key, later if its last attempts failed; a key that is in work is queued again when that ends."""
         if key in self._waiting:
             return
         if key in self._working:

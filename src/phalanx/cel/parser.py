@@ -85,6 +85,7 @@ class _Parser:
         return ExpressionError([ExpressionProblem(pos, message)])
 
     def take(self, kind: str) -> Token | None:
+        """Return the next token and go past it if it is of this kind."""
         token = self.tokens[self.at]
         if token.kind != kind:
             return None

@@ -32,10 +32,10 @@ def check_cluster(kubeconfig: str, context: str, namespace: str, output: str) ->
       phalanx check-cluster --context production -o json
       kubectl phalanx check-cluster
     """
-    return run(print_answers(lambda: _check(kubeconfig, context, namespace), output, watch=False))
+    return run(print_answers(lambda: _check_cluster(kubeconfig, context, namespace), output, watch=False))
 
 
-async def _check(kubeconfig: str, context: str, namespace: str) -> list[CommandResult]:
+async def _check_cluster(kubeconfig: str, context: str, namespace: str) -> list[CommandResult]:
     connection = connection_of(kubeconfig, context)
     async with HttpClient(connection, user_agent="phalanx-cli", timeout=15) as client:
         checks = await ClusterCheck(client, SystemClock(), namespace).run()

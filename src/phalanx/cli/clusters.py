@@ -189,7 +189,7 @@ def _count_objects(record: ClusterRecord) -> tuple[bool, dict[str, int]]:
         POD_GROUPS,
     )
 
-    async def ask() -> tuple[bool, dict[str, int]]:
+    async def count_objects() -> tuple[bool, dict[str, int]]:
         counts = {}
         try:
             async with HttpClient(load(record.kubeconfig, ""), user_agent="phalanx-cli") as client:
@@ -202,7 +202,7 @@ def _count_objects(record: ClusterRecord) -> tuple[bool, dict[str, int]]:
             return False, counts
         return True, counts
 
-    return asyncio.run(ask())
+    return asyncio.run(count_objects())
 
 
 @click.command(short_help="Stop a local cluster, or forget it for good.")

@@ -33,7 +33,7 @@ def group(files: tuple[str, ...], output: str, namespace: str) -> int:
       kubectl get jobset training -o yaml | phalanx group -f -
       phalanx group -f job.yaml -o json | jq '.links'
     """
-    documents = [document for name in files for document in _read(name)]
+    documents = [document for name in files for document in _read_objects(name)]
     for document in documents:
         meta = document.setdefault("metadata", {})
         meta.setdefault("namespace", namespace)
@@ -70,7 +70,7 @@ class _Problem(Exception):
     pass
 
 
-def _read(name: str) -> list[Json]:
+def _read_objects(name: str) -> list[Json]:
     try:
         found = read_documents(name)
     except Unreadable as problem:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from phalanx.serve.cluster_mode import ClusterModeSettings
 
 
-def _run(kubeconfig: str, context: str, log_level: str, name: str, make: Callable[[Any], Any]) -> int:
+def _run_part(kubeconfig: str, context: str, log_level: str, name: str, make: Callable[[Any], Any]) -> int:
     from phalanx.serve.process import configure_logging, run
     from phalanx.serve.remote import Remote
 
@@ -68,7 +68,7 @@ def nodes(
 
     making.start()
     try:
-        return _run(kubeconfig, context, log_level, "nodes", make)
+        return _run_part(kubeconfig, context, log_level, "nodes", make)
     finally:
         making.stop()
 
@@ -199,7 +199,7 @@ def controllers(
         service = ControllersService(client, SystemClock())
         return Loop("controllers", service.run, ready=service.ready.wait)
 
-    return _run(kubeconfig, context, log_level, "controllers", make)
+    return _run_part(kubeconfig, context, log_level, "controllers", make)
 
 
 def _run_cluster_mode(settings: ClusterModeSettings, log_level: str) -> int:

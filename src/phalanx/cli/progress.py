@@ -27,7 +27,7 @@ class Progress:
 
     def start(self) -> None:
         if sys.stderr.isatty():
-            self._thread = threading.Thread(target=self._run, daemon=True, name="progress")
+            self._thread = threading.Thread(target=self._draw, daemon=True, name="progress")
             self._thread.start()
 
     def stop(self) -> None:
@@ -58,7 +58,7 @@ class Progress:
         bar = f"{'█' * full}{'░' * (width - full)}"
         return f"{sign} {self._what}{self._counted} {bar} {self._part:.0%}, {_time(seconds)}"
 
-    def _run(self) -> None:
+    def _draw(self) -> None:
         if self._over.wait(AFTER):
             return
         while not self._over.is_set():

@@ -207,7 +207,7 @@ class Screen:
         rows: list[TableLine] = []
         names = short_names((namespace, name) for _, namespace, name in (key.split("/", 2) for key in groups))
 
-        def add(key: str, depth: int) -> None:
+        def add_line(key: str, depth: int) -> None:
             group = groups[key]
             kind, namespace, name = key.split("/", 2)
             what = "groups" if kind == "compositepodgroup" else "pods"
@@ -224,10 +224,10 @@ class Screen:
             order = (name, namespace, policy, group["placed"], topology, reason)
             rows.append(TableLine(cells, f"{kind} {namespace}/{name}: {more}", key, COLOURS.get(reason, ""), order))
             for child in below.get(key, ()):
-                add(child, depth + 1)
+                add_line(child, depth + 1)
 
         for key in sorted(below.get("", ()), key=lambda key: (not groups[key]["pending"], key)):
-            add(key, 0)
+            add_line(key, 0)
         return rows
 
     def _racks(self) -> list[TableLine]:

@@ -89,6 +89,7 @@ def whatif(
     documents = [document for name in files for document in read(name)]
 
     async def ask() -> list[CommandResult]:
+        """Return the answer, with the command to run next."""
         given = " ".join(f"-f {name}" for name in files)
         answer, outlook = await _whatif(documents, cluster, where, output == "wide", when)
         if "-" in files or add_nodes or without:
@@ -210,6 +211,7 @@ def render(item: WhatIfUnit, paint: Colours, *, wide: bool = False) -> str:
 
 
 def _place(place: GroupPlace, wide: bool) -> str:
+    """Word the nodes and the domain of one group."""
     where = f" in {place.key} {place.domain}" if place.domain else ""
     most = len(place.nodes) if wide else MOST_NODES
     nodes = ", ".join(f"{share.node}{f' x{share.pods}' if share.pods > 1 else ''}" for share in place.nodes[:most])

@@ -430,6 +430,7 @@ class Engine:
         self.queue.attempted(root, came_from)
 
     def _try_kind(self, root: SchedulingUnit) -> None:
+        """Attempt a unit and add the work spent to the budget of the step."""
         self.preemption.victim_index.own_only = root.key in self.rejections.returned
         if root.kind == "Pod":
             made, looked = self.evaluations.made, self.preemption.chooser.looked

@@ -61,13 +61,13 @@ class DiscoveryClient:
             now = asyncio.get_running_loop().time()
             if now - self._read_at >= FRESH_SECONDS:
                 try:
-                    await self._read()
+                    await self._read_groups()
                 except (ApiProblem, msgspec.DecodeError):
                     self._served, self._etag = None, ""
                 self._read_at = now
         return self._served is None or (resource.group, resource.version, resource.plural) in self._served
 
-    async def _read(self) -> None:
+    async def _read_groups(self) -> None:
         body, self._etag = await self._get_changed("/apis", ACCEPT, self._etag)
         if not body:
             return

@@ -42,6 +42,7 @@ class ObservedClient(Client):
         return answer
 
     def _note(self, plural: str, answer: bytes) -> None:
+        """Remember the newest version of a resource that this client wrote."""
         try:
             text = _answer(answer).metadata.resource_version
         except msgspec.DecodeError:

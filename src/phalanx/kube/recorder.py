@@ -92,7 +92,7 @@ class Recorder:
             self._series.move_to_end(key)
             if now - series.written >= SERIES_INTERVAL:
                 series.written = now
-                self._put("series", (series.namespace, series.name, series.count, now))
+                self._enqueue("series", (series.namespace, series.name, series.count, now))
             return
         namespace = regarding.namespace or "default"
         name = f"{regarding.name[:200]}.{generate_suffix(self._rng, 12)}"
@@ -115,16 +115,16 @@ class Recorder:
         }
         if related is not None:
             body["related"] = related.json()
-        self._put("create", body)
+        self._enqueue("create", body)
 
-    def _put(self, kind: str, item: Any) -> None:
+    def _enqueue(self, kind: str, item: Any) -> None:
         if self._queue.full():
             self._queue.get_nowait()
             self._queue.task_done()
-            self._drop(f"{QUEUE:,} were waiting to be written")
+            self._count_dropped(f"{QUEUE:,} were waiting to be written")
         self._queue.put_nowait((kind, item))
 
-    def _drop(self, why: str) -> None:
+    def _count_dropped(self, why: str) -> None:
         self.dropped += 1
         now, (last, announced) = self._clock.monotonic(), self._announced
         if now - last >= REPEAT_EVERY:
@@ -133,13 +133,13 @@ class Recorder:
             log.warning("events dropped: %d, %d in all (%s); nothing else is lost", fresh, self.dropped, why)
 
     async def run(self) -> None:
-        await run_all((f"event writer {number}", self._write()) for number in range(self._writers))
+        await run_all((f"event writer {number}", self._write_events()) for number in range(self._writers))
 
     async def flush(self) -> None:
         """Wait until everything recorded so far is written or dropped."""
         await self._queue.join()
 
-    async def _write(self) -> None:
+    async def _write_events(self) -> None:
         while True:
             kind, item = await self._queue.get()
             try:
@@ -149,7 +149,7 @@ class Recorder:
                     await self._update_series(*item)
             except ApiProblem as problem:
                 # Losing one event is better than blocking all others behind it.
-                self._drop(str(problem))
+                self._count_dropped(str(problem))
             except Exception:
                 self.dropped += 1
                 log.exception("event not written")

@@ -169,6 +169,7 @@ class StatusWriter:
                 self._report(Outcome(id_, problem, message))
 
     async def _write(self, requested: _Request) -> None:
+        """Write the requested changes of one status in one patch."""
         status: dict[str, Any] = dict(requested.counts)
         if requested.conditions:
             status["conditions"] = list(requested.conditions.values())

@@ -181,6 +181,7 @@ class Registry:
             self.add(kind)
 
     def add(self, kind: Kind) -> None:
+        """Serve a kind, in place of an earlier one of the same name."""
         self.remove(kind.key)
         self._kinds[kind.key] = kind
         for version in kind.versions:

@@ -172,7 +172,7 @@ class _Reader:
 _PUNCTUATION = frozenset({"==", "!=", "=", "!", ">", "<", "(", ")", ","})
 
 
-def _check(requirement: Requirement) -> Requirement:
+def _checked(requirement: Requirement) -> Requirement:
     for problem in names.label_key(requirement.key):
         raise BadSelector(f'key: Invalid value: "{requirement.key}": {problem}')
     operator, values = requirement.operator, requirement.values
@@ -213,7 +213,7 @@ def parse_labels(text: str) -> LabelMatcher:
     reader = _Reader(text)
     requirements = []
     while reader.peek():
-        requirements.append(_check(_requirement(reader)))
+        requirements.append(_checked(_requirement(reader)))
         if not reader.peek():
             break
         if reader.take() != ",":

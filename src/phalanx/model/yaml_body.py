@@ -63,7 +63,7 @@ def read(body: bytes, duplicates: list[str] | None = None) -> Any:
 
     Of repeated keys the last one counts, and `duplicates` gets a text for each.
     """
-    found = _read(body, duplicates, most=1)
+    found = _parse(body, duplicates, most=1)
     return found[-1] if found else None
 
 
@@ -74,10 +74,10 @@ def read_all(body: bytes) -> list[Any]:
     """
     if len(body) > MAX_FILE:
         raise RequestEntityTooLarge(f"error parsing YAML: the file is larger than {MAX_FILE >> 20} MiB: split it")
-    return _read(body, None, most=MAX_DOCUMENTS)
+    return _parse(body, None, most=MAX_DOCUMENTS)
 
 
-def _read(body: bytes, duplicates: list[str] | None, most: int) -> list[Any]:
+def _parse(body: bytes, duplicates: list[str] | None, most: int) -> list[Any]:
     parser = None
     try:
         parser = yaml.CSafeLoader(body)

@@ -29,7 +29,7 @@ class CertificateFiles:
     def __init__(self, directory: Path, option: str, clock: Clock | None = None) -> None:
         self._directory, self._option, self._clock = directory, option, clock or SystemClock()
         self._reported: Identity | None = None  # the expired certificate that was logged
-        self.identity = self._read()
+        self.identity = self._read_identity()
         try:
             self.context: ssl.SSLContext = self.identity.context()
         except ssl.SSLError as error:
@@ -37,7 +37,7 @@ class CertificateFiles:
         self._refused: Identity | None = None
         self._report_expired()
 
-    def _read(self) -> Identity:
+    def _read_identity(self) -> Identity:
         try:
             certificate, key = ((self._directory / name).read_bytes() for name in ("tls.crt", "tls.key"))
             authority = b""
@@ -76,7 +76,7 @@ class CertificateFiles:
         """Return True if another certificate is used from now on. Invalid or incomplete files are logged and
         ignored."""
         try:
-            found = self._read()
+            found = self._read_identity()
         except ConfigProblem as problem:
             log.warning("the certificate in use stays: %s", problem)
             return False

@@ -79,6 +79,7 @@ class Loop:
         await ready
 
     async def _work(self) -> None:
+        """Run the part and report how it ended."""
         assert self._failed is not None
         problem: BaseException
         try:

@@ -302,6 +302,7 @@ class ForeignGroups:
                 await self._write(name)
 
     async def _write(self, name: GroupName) -> None:
+        """Write the status of another scheduler's group if it changed."""
         state = self._groups.get(name)
         if state is None or state.object is None or state.translation is None:
             return

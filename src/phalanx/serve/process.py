@@ -167,6 +167,7 @@ class _EndTimer:
 
 
 async def _run(what: Runnable, ready: Callable[[], str], say: Callable[[str], None], then: Then | None) -> int:
+    """Run until a signal or an end of its own, and then what is to follow."""
     ending = _EndTimer()
     # Objects of a cluster live long and have no cycles: garbage collection would take a third of a write and find
     # nothing.

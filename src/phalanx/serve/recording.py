@@ -53,6 +53,7 @@ class RecordedEngine:
         self.engine.apply(event)
 
     def step(self, now: float, limit: int) -> list[decisions.Decision]:
+        """Record the step and its decisions."""
         self._write(b'{"step":' + msgspec.json.encode([now, limit]) + b"}")
         out = self.engine.step(now, limit)
         for decision in out:
@@ -62,6 +63,7 @@ class RecordedEngine:
         return out
 
     def _write(self, line: bytes) -> None:
+        """Append a line; a disk that is full ends the recording, not the scheduler."""
         if self._file is not None:
             try:
                 self._file.write(line)

@@ -337,6 +337,7 @@ class SchedulerService:
         await self.turns.end(again=again)
 
     def _step(self, now: float, limit: int) -> None:
+        """Run one step of the engine, sampled if a profile is due, and report its length."""
         began = self._clock.monotonic()
         if self.samples is not None and self.samples.due(began):
             made = self.samples.run(partial(self._driver.step, now, limit))

@@ -35,7 +35,7 @@ async def from_secret(
             stored = msgspec.json.decode(await client.get(SECRETS, name, namespace))
         except NotFound:
             stored = None
-        found = _read(stored, now, hosts) if stored is not None else None
+        found = _identity_in(stored, now, hosts) if stored is not None else None
         if found is not None:
             return found
         made = load_identity(None, hosts, now)
@@ -68,7 +68,7 @@ def _data(identity: Identity) -> dict[str, str]:
     return {key: base64.b64encode(value).decode() for key, value in parts.items()}
 
 
-def _read(secret: dict[str, dict[str, str]], now: datetime.datetime, hosts: tuple[str, ...]) -> Identity | None:
+def _identity_in(secret: dict[str, dict[str, str]], now: datetime.datetime, hosts: tuple[str, ...]) -> Identity | None:
     try:
         data = secret.get("data") or {}
         authority, certificate, key = (base64.b64decode(data[part]) for part in ("ca.crt", "tls.crt", "tls.key"))

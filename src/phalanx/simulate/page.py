@@ -28,7 +28,7 @@ def page(results: list[tuple[str, dict[str, Any]]], difference: str = "") -> str
         parts.append(f"<h2>Differences</h2><pre>{html.escape(difference)}</pre>")
     for name, result in results:
         parts.append(f"<h2>{html.escape(name)}</h2>")
-        parts.append(_use(result) + _queue(result) + _waits(result) + f"<pre>{html.escape(text(result))}</pre>")
+        parts.append(_use_chart(result) + _queue(result) + _waits(result) + f"<pre>{html.escape(text(result))}</pre>")
     return "\n".join(parts)
 
 
@@ -64,7 +64,7 @@ def _chart(title: str, lines: list[tuple[str, list[float]]], top: float, curve: 
     return f"<h3>{label}</h3>{svg}<p>{legend}</p>"
 
 
-def _use(result: dict[str, Any]) -> str:
+def _use_chart(result: dict[str, Any]) -> str:
     return _chart(
         f"{result['counted']} used (full height: all)",
         [("used", [point[1] for point in result["curve"]])],

@@ -119,6 +119,7 @@ class _Reader:
         self._job_of: dict[str, _Seen] = {}  # pod -> its job
 
     def take(self, event: events.Event, now: float) -> None:
+        """Follow one recorded event."""
         if isinstance(event, events.NodeChanged):
             self._node(event.object, now)
         elif isinstance(event, events.PodChanged):

@@ -124,6 +124,7 @@ class LocalCluster:
         headers: dict[str, str] | None = None,
         **query: Any,
     ) -> Reply:
+        """Send one request to the API server."""
         connection = self.connect()
         try:
             send = {"Authorization": f"Bearer {self.token if token is None else token}", "Accept": accept}

@@ -80,6 +80,7 @@ def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[LocalClu
 
 
 def _start(directory: Path, options: dict[str, Any]) -> LocalCluster:
+    """Start a cluster with checked options."""
     unknown = sorted(set(options) - ALLOWED)
     if unknown:
         raise pytest.UsageError(f"a cluster has no option {unknown[0]!r}; options are {', '.join(sorted(ALLOWED))}")

@@ -34,6 +34,7 @@ class Logouts:
             self._first = int(now() + session_seconds)
 
     def add(self, name: str, until: float) -> None:
+        """Remember that this session ended, on disk as well."""
         now = self._now()
         self._ended = {digest: end for digest, end in self._ended.items() if end >= now}
         self._ended[_digest(name)] = until

@@ -95,6 +95,7 @@ class PlacementCheck:
             self._places.release(*key.split("/", 1))
 
     async def _check(self, workload: Json, state: Json, lost: str) -> None:
+        """Bring the admission check of one Workload to what its reservation says."""
         key = _key(workload)
         admitted = _condition(workload, "Admitted")
         if state["state"] == "Ready":

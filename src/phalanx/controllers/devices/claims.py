@@ -123,6 +123,7 @@ class ResourceClaimsController(Controller):
         return same and not (resource == "pods" and (finished(found) or _never_started(found)))
 
     async def _update(self, claim: Json, subresource: str = "") -> Json:
+        """Write a claim; the cache has the answer at once."""
         meta = claim["metadata"]
         answer: Json = msgspec.json.decode(
             await self._client.update(

@@ -132,13 +132,13 @@ def _same(here: Any, there: Any) -> bool:
 def with_counts_of(known: Json, wanted: Json) -> Json:
     """Return the stored object with the wanted counts and short forms of policies."""
     body = copy.deepcopy(as_v1beta1(known))
-    _take_counts(body["spec"], as_v1beta1(wanted)["spec"])
+    _copy_counts(body["spec"], as_v1beta1(wanted)["spec"])
     kept = {key: value for key, value in (body["metadata"].get("annotations") or {}).items() if key not in _CARRIED}
     body["metadata"]["annotations"] = {**kept, **_carried(wanted)}
     return body
 
 
-def _take_counts(known: Json, wanted: Json) -> None:
+def _copy_counts(known: Json, wanted: Json) -> None:
     policy = (wanted.get("schedulingPolicy") or {}).get("gang")
     if policy is not None:
         known["schedulingPolicy"]["gang"].update({key: policy[key] for key in _COUNTS if key in policy})
@@ -146,4 +146,4 @@ def _take_counts(known: Json, wanted: Json) -> None:
         there = {template["name"]: template for template in wanted.get(field) or ()}
         for template in known.get(field) or ():
             if template["name"] in there:
-                _take_counts(template, there[template["name"]])
+                _copy_counts(template, there[template["name"]])

@@ -314,6 +314,7 @@ class Cache:
         return obj
 
     def _keep(self, key: Key, obj: Json) -> None:
+        """Remember a decoded object; the least recently used one goes if there are too many."""
         self._decoded[key] = obj
         if self._most_decoded is not None:
             self._decoded.move_to_end(key)
@@ -321,6 +322,7 @@ class Cache:
                 self._decoded.popitem(last=False)
 
     def _read(self, body: bytes) -> Json:
+        """Decode a body into an object."""
         # Lists of built-in kinds do not repeat what their items are.
         obj: Json = {"apiVersion": self.resource.api_version, "kind": self.resource.kind}
         try:
@@ -356,6 +358,7 @@ class Cache:
                 _unindex(index, value, key)
 
     def _drop(self, key: Key) -> Json | None:
+        """Forget an object and remember its UID as removed for a while."""
         old = self._get(key)
         if old is None:
             return None

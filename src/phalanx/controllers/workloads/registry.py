@@ -78,7 +78,7 @@ def report_unknown_annotations(local: Local) -> None:
     """Watch every local kind that may request groups; report unknown annotations as Events on the object."""
     from phalanx.controllers.workloads.registry import KINDS
 
-    def look(key: Key, new: Json | None, old: Json | None) -> None:
+    def warn_of_unknown(key: Key, new: Json | None, old: Json | None) -> None:
         if new is None:
             return
         annotations = new["metadata"].get("annotations")
@@ -89,4 +89,4 @@ def report_unknown_annotations(local: Local) -> None:
 
     for kind in KINDS:
         if kind.run is not None:
-            local.caches.of(kind.resource, optional=True).on_change(look)
+            local.caches.of(kind.resource, optional=True).on_change(warn_of_unknown)

@@ -82,7 +82,7 @@ class Allocator:
     def solve(self) -> Solution | None:
         """Return devices for every claim, or None. Raises AllocationError and SelectorFailure."""
         for demand in self._demands:
-            self._check(demand)
+            self._check_possible(demand)
         if not self._prepare():
             return None
         try:
@@ -94,7 +94,7 @@ class Allocator:
             raise self._failure
         return found
 
-    def _check(self, demand: ClaimDemand) -> None:
+    def _check_possible(self, demand: ClaimDemand) -> None:
         spec = demand.spec
         if spec.error:
             raise AllocationError(spec.error)

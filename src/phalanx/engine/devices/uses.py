@@ -87,6 +87,7 @@ class ClaimUses:
         return tuple(found)
 
     def _use(self, pod: Pod, entry: str, name: str | None) -> ClaimUse:
+        """Return the state of one claim of a pod, with the problem that keeps the pod waiting."""
         namespace = pod.metadata.namespace
         if name is None:
             text = f'waiting for the resourceclaim of "{entry}" to be created'

@@ -157,6 +157,7 @@ class TrialAttempt:
             shapes.keep(record.shape)
 
     def _keep(self, answer: Answer) -> Answer:
+        """Place the pods of an answer, so that the next question finds them on their nodes."""
         if isinstance(answer, Placed):
             self._assignment += answer.assignment
         elif isinstance(answer, NominatedAfterPreemption):

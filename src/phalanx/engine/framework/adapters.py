@@ -124,6 +124,7 @@ class RowFilter(_ByRow):
         self.mask: Bools = np.zeros(0, dtype=np.bool_)
 
     def _fill(self) -> bool:
+        """Ask the plugin for its mask; False: it allows every node."""
         n = self.columns.n
         verdict = self.plugin.mask(self.shape, self.columns)
         mask = np.zeros(self.columns.capacity, dtype=np.bool_)
@@ -214,6 +215,7 @@ class RowScore(_ByRow):
         self.raw: Floats = np.zeros(0)
 
     def _fill(self) -> bool:
+        """Ask the plugin for its scores; False: it has none."""
         columns = self.columns
         raw = np.zeros(columns.capacity)
         scores = self.plugin.scores(self.shape, columns)

@@ -213,6 +213,7 @@ class Evaluation:
         self._block = total.reshape(-1, self._width).max(axis=1)
 
     def _apply(self, changes: Sequence[Change]) -> None:
+        """Update the mask and the scores of the rows that changed."""
         nodes = {row for row, record, _ in changes if record is None}
         usage = {row for row, record, _ in changes if record is not None}
         touched = nodes | usage if nodes else usage

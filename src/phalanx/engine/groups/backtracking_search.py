@@ -293,6 +293,7 @@ class BacktrackingSearch:
         self._count(unit, row, -1)
 
     def _count(self, unit: _Unit, row: int, sign: int) -> None:
+        """Add a pod of the unit to the counts of a row, or remove it (`sign` -1)."""
         assignment = self._leaves[unit.leaf]
         assignment.taken += sign
         unit.used += sign

@@ -72,7 +72,7 @@ NO_RANKS = Ranks({})
 def ranks_of(records: Iterable[PodRecord], policy: Policy) -> Ranks:
     """Read the ranks of pods; NO_RANKS if none has one and none is invalid."""
     records = list(records)
-    found, bad = _read(records, policy)
+    found, bad = _ranks(records, policy)
     if not found and not bad:
         return NO_RANKS
     if not bad and len(set(found.values())) == len(found):
@@ -87,7 +87,7 @@ def ranks_of(records: Iterable[PodRecord], policy: Policy) -> Ranks:
     return Ranks(found, tuple(problems))
 
 
-def _read(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank], list[tuple[str, BadRank]]]:
+def _ranks(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank], list[tuple[str, BadRank]]]:
     found: dict[str, Rank] = {}
     bad: list[tuple[str, BadRank]] = []
     by_index = policy.rank_source == INDEX

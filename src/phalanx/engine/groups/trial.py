@@ -253,6 +253,7 @@ class SequentialTrial:
             self._place(record, self._where[id(group)])
 
     def _place(self, record: PodRecord, mask: Bools) -> bool:
+        """Place one member on its best node within the mask; False: there is none."""
         worked(STEPS_PER_POD)
         evaluation = self._cluster.evaluation(record)
         if self._built.reserved:

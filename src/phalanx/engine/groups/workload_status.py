@@ -76,6 +76,7 @@ class WorkloadStatuses:
             self._report(place)
 
     def _count(self, leaf: GroupKey, group: Group | None) -> None:
+        """Bring what a leaf adds to the counts of its Workload up to date."""
         spec = group.spec if group is not None else None
         if (spec is None or spec.workload is None) and leaf not in self._parts:
             return

@@ -74,7 +74,7 @@ class Climb:
         total = sum(leaf.total for leaf in leaves(self.root))
         choice = Choice(self._taking_part(), frozenset())
         while _pods(self.best) < total:
-            better = self._step(choice)
+            better = self._better_neighbour(choice)
             if better is None:
                 break
             choice = Choice(self._taking_part(), better.whole)
@@ -83,14 +83,14 @@ class Climb:
     def _taking_part(self) -> frozenset[int]:
         return frozenset(i for i, child in enumerate(self.root.children) if id(child) in self.best.satisfied)
 
-    def _step(self, choice: Choice) -> Choice | None:
+    def _better_neighbour(self, choice: Choice) -> Choice | None:
         for other in self._neighbours(choice):
             if other in self._tried:
                 continue
             if len(self._tried) >= CHANGES or not self.budget.left:
                 return None
             self._tried.add(other)
-            found = self._place(other)
+            found = self._place_variant(other)
             if found is not None and _pods(found) > _pods(self.best):
                 self.best = found
                 return other
@@ -126,7 +126,7 @@ class Climb:
             for i in others:
                 yield Choice(choice.children - {gone} | {i}, rest)
 
-    def _place(self, choice: Choice) -> SearchOutcome | None:
+    def _place_variant(self, choice: Choice) -> SearchOutcome | None:
         originals: dict[int, Subtree] = {}
 
         def copy(group: Subtree) -> Subtree:

@@ -140,7 +140,7 @@ class _Search:
             return
         shape = self._members.shapes[at]
         if at in self._members.fixed:
-            self._step(self._members.fixed[at], cost, None)
+            self._branch_to(self._members.fixed[at], cost, None)
             return
         counts = self._left[shape]
         last = self._paths[self._chosen[-1]] if self._chosen else None
@@ -149,9 +149,9 @@ class _Search:
             key=lambda node: (hops(last, self._paths[node]) if last is not None else 0, self._paths[node]),
         )
         for node in near:
-            self._step(node, cost, counts)
+            self._branch_to(node, cost, counts)
 
-    def _step(self, node: int, cost: int, counts: dict[int, int] | None) -> None:
+    def _branch_to(self, node: int, cost: int, counts: dict[int, int] | None) -> None:
         more = hops(self._paths[self._chosen[-1]], self._paths[node]) if self._chosen else 0
         if counts is not None:
             counts[node] -= 1

@@ -212,6 +212,7 @@ class Search:
     # ---- steps -----------------------------------------------------------------------------------------------
 
     def _apply(self, task: Task, area: int, detail: object) -> Task | object | None:
+        """Carry out a choice; return the next task, or _FAILED."""
         group = task.group
         if isinstance(group, Leaf):
             assert isinstance(detail, dict)

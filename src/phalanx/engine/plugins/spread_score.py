@@ -57,6 +57,7 @@ class _Soft:
         self.counts: Counts = np.zeros(columns.capacity if self.by_row else column.size, dtype=np.int64)
 
     def add(self, by_row: Counts) -> None:
+        """Add the pods of one class to the counts of their domains."""
         if self.by_row:
             self.counts += by_row
         else:

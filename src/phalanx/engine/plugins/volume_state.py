@@ -179,6 +179,7 @@ class VolumeState:
                 self._set(self.node_for, claim, None)
 
     def _set(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        """Set an entry of a table, or remove it (None), and count a change."""
         if value is None:
             table.pop(key, None)
         else:

@@ -318,6 +318,7 @@ class Chooser:
     def _choose(
         self, table: RowTable, record: PodRecord, evaluation: Evaluation, resolvable: Bools
     ) -> Candidate | None:
+        """Return the cheapest node with victims; the filters are asked only until one passes."""
         others = resolvable & evaluation.columns.alive
         alone = others.copy()
         for plugin, tracker in evaluation.filters:

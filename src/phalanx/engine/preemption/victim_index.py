@@ -217,6 +217,7 @@ class VictimIndex:
         return not self.minimum_runtime.protects(leaves)
 
     def _apply(self, changes: Sequence[Change]) -> None:
+        """Follow the changes of the log row by row instead of a rebuild."""
         touched: dict[int, None] = {}
         resized: dict[UnitKey, None] = {}
         regrouped: dict[GroupKey, None] = {}  # gangs that gained or lost a member
@@ -298,6 +299,7 @@ class VictimIndex:
         return unit or record.key, self.forest.priority(unit or leaf)
 
     def _add(self, row: int, record: PodRecord) -> UnitKey | None:
+        """Add a placed pod to its eviction unit; None: it terminates and cannot be evicted."""
         if record.terminating:
             self.leaving.setdefault(row, {})[record.key] = record
             return None

@@ -142,6 +142,7 @@ class LiveStartPlanner(StartPlanner):
         self.changed[entry.unit.name] = None
 
     def _place(self, entry: WaitingUnit, place: Place | None) -> None:
+        """Note also that the planned start of a unit changed."""
         old = entry.where
         if place is not None and old is not None and place[0] == entry.start and _same(old, place[2]):
             entry.until = place[1]

@@ -278,6 +278,7 @@ class StartPlanner:
                 closed.add(kind_of(entry))
 
     def _start(self, entry: WaitingUnit, out: Decisions, *, reserved: bool = True) -> None:
+        """Move a unit from the waiting to the started ones, at its planned place."""
         assert entry.where is not None
         del self.waiting[entry.unit.name]
         self._by_demand.remove(entry)

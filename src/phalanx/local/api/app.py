@@ -431,6 +431,7 @@ def _headers(answer: Answer) -> list[tuple[bytes, bytes]]:
 
 
 async def _send(answer: Answer, send: Send, *, head: bool = False) -> None:
+    """Send an answer over ASGI, whole or in pieces."""
     headers = _headers(answer)
     if answer.chunks is None:
         headers.append((b"content-length", str(len(answer.body)).encode()))

@@ -31,6 +31,7 @@ class Shared:
         return self._texts.get(key)
 
     def keep(self, key: tuple[object, ...], text: bytes) -> bytes:
+        """Remember a converted text; the oldest ones go if they are too large together."""
         self._texts[key] = text
         self._size += len(text)
         while self._size > self._limit:
@@ -94,7 +95,7 @@ class Conversions:
                 found[at] = known
         for start in range(0, len(asked), AT_ONCE):
             piece = asked[start : start + AT_ONCE]
-            answers = await self._ask(kind, wanted, [obj for _, _, obj in piece])
+            answers = await self._call_webhook(kind, wanted, [obj for _, _, obj in piece])
             for (at, key, _), answer in zip(piece, answers, strict=True):
                 found[at] = self._kept.keep(key, encode(answer))
         return found
@@ -104,10 +105,10 @@ class Conversions:
         wanted = api_version(kind.group, version)
         if obj.get("apiVersion") == wanted:
             return obj
-        (answer,) = await self._ask(kind, wanted, [obj])
+        (answer,) = await self._call_webhook(kind, wanted, [obj])
         return answer
 
-    async def _ask(self, kind: Kind, wanted: str, objects: list[Json]) -> list[Json]:
+    async def _call_webhook(self, kind: Kind, wanted: str, objects: list[Json]) -> list[Json]:
         assert kind.convert is not None
         spoken = next((v for v in _SPOKEN if v in (kind.convert.get("conversionReviewVersions") or _SPOKEN)), "v1")
         review: Json = {

@@ -153,7 +153,7 @@ class Deletes:
     async def _delete_entry(self, kind: Kind, entry: Entry, options: DeleteOptions) -> tuple[Json, Entry | None, bool]:
         obj: Json = decode(entry.value)
         metadata: Json = obj["metadata"]
-        _check(kind, entry.key[2], metadata, options)
+        _check_preconditions(kind, entry.key[2], metadata, options)
         now = self._changes.ctx.clock.now()
         grace = self._grace(kind, obj, options)
         before = decode(entry.value)
@@ -267,7 +267,7 @@ def _namespace_held(kind: Kind, obj: Json) -> bool:
     return kind.storage_key == "namespaces" and bool((obj.get("spec") or {}).get("finalizers"))
 
 
-def _check(kind: Kind, name: str, metadata: Json, options: DeleteOptions) -> None:
+def _check_preconditions(kind: Kind, name: str, metadata: Json, options: DeleteOptions) -> None:
     if options.uid and options.uid != metadata.get("uid"):
         why = (
             f"the UID in the precondition ({options.uid}) does not match the UID in record ({metadata.get('uid')}). "

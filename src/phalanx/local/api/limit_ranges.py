@@ -21,7 +21,7 @@ def fill_pod(store: StoreProtocol, pod: Json, namespace: str) -> None:
         for field, defaults in (("limits", item.get("default")), ("requests", item.get("defaultRequest"))):
             for place, word in (("containers", "container"), ("initContainers", "init container")):
                 for container in pod["spec"].get(place) or ():
-                    given = _fill(container, field, defaults or {})
+                    given = _set_defaults(container, field, defaults or {})
                     if given:
                         announced.append(f"{', '.join(given)} {field[:-1]} for {word} {container.get('name')}")
     if announced:
@@ -30,7 +30,7 @@ def fill_pod(store: StoreProtocol, pod: Json, namespace: str) -> None:
         metadata["annotations"] = {**(metadata.get("annotations") or {}), _ANNOTATION: text}
 
 
-def _fill(container: Json, field: str, defaults: Json) -> list[str]:
+def _set_defaults(container: Json, field: str, defaults: Json) -> list[str]:
     resources = container.get("resources")
     if resources is None:
         resources = container["resources"] = {}

@@ -76,6 +76,7 @@ class Patches:
         return warnings
 
     async def _apply(self, request: Request, options: WriteOptions) -> Answer:
+        """Answer a server-side apply: create the object or merge the configuration into it."""
         changes, kind = self._changes, request.kind
         obj, repeated = parse_body(request, request.version.schema, duplicates=options.validation != "Ignore")
         if not obj.get("apiVersion") or not obj.get("kind"):

@@ -46,14 +46,14 @@ def _apply(document: Any, operation: Any, budget: int) -> tuple[Any, int]:
             raise rejected_patch(f"{verb} operation does not apply: missing value")
         value = operation["value"]
         if verb == "test":
-            found = _find(document, path, verb)
+            found = _value_at(document, path, verb)
             if not _equal(found, value):
                 raise rejected_patch(f"testing value {_text(path)} failed")
             return document, budget
         if verb == "replace":
-            _find(document, path, verb)
-            return _put(document, path, clone(value), verb, replace=True), budget
-        return _put(document, path, clone(value), verb, replace=False), budget
+            _value_at(document, path, verb)
+            return _set_value(document, path, clone(value), verb, replace=True), budget
+        return _set_value(document, path, clone(value), verb, replace=False), budget
     if verb == "remove":
         return _remove(document, path, verb)[0], budget
     if verb == "move":
@@ -61,14 +61,14 @@ def _apply(document: Any, operation: Any, budget: int) -> tuple[Any, int]:
         if path[: len(source)] == source and len(path) > len(source):
             raise rejected_patch(f"move operation does not apply: {_text(source)} contains {_text(path)}")
         document, value = _remove(document, source, verb)
-        return _put(document, path, value, verb, replace=False), budget
+        return _set_value(document, path, value, verb, replace=False), budget
     if verb == "copy":
         source = _pointer(operation, "from")
-        value = _find(document, source, verb)
+        value = _value_at(document, source, verb)
         budget -= _size(value)
         if budget < 0:
             raise RequestEntityTooLarge(f"the copy operations of the JSON patch add more than {MAX_COPIED_BYTES} bytes")
-        return _put(document, path, clone(value), verb, replace=False), budget
+        return _set_value(document, path, clone(value), verb, replace=False), budget
     raise bad_request(f"error decoding patch: unexpected kind of operation: {verb!r}")
 
 
@@ -95,7 +95,7 @@ def _missing(verb: str, path: list[str]) -> Exception:
     return rejected_patch(f"{verb} operation does not apply: doc is missing path: {_text(path)}: missing value")
 
 
-def _step(container: Any, token: str) -> Any:
+def _child(container: Any, token: str) -> Any:
     if isinstance(container, dict):
         return container.get(token, _MISSING)
     if isinstance(container, list) and _INDEX.fullmatch(token) and len(token) < 10 and int(token) < len(container):
@@ -103,18 +103,18 @@ def _step(container: Any, token: str) -> Any:
     return _MISSING
 
 
-def _find(document: Any, path: list[str], verb: str) -> Any:
+def _value_at(document: Any, path: list[str], verb: str) -> Any:
     for token in path:
-        document = _step(document, token)
+        document = _child(document, token)
         if document is _MISSING:
             raise _missing(verb, path)
     return document
 
 
-def _put(document: Any, path: list[str], value: Any, verb: str, *, replace: bool) -> Any:
+def _set_value(document: Any, path: list[str], value: Any, verb: str, *, replace: bool) -> Any:
     if not path:
         return value
-    parent, last = _find(document, path[:-1], verb), path[-1]
+    parent, last = _value_at(document, path[:-1], verb), path[-1]
     if isinstance(parent, dict):
         parent[last] = value
     elif isinstance(parent, list):
@@ -135,8 +135,8 @@ def _put(document: Any, path: list[str], value: Any, verb: str, *, replace: bool
 def _remove(document: Any, path: list[str], verb: str) -> tuple[Any, Any]:
     if not path:
         return None, document
-    parent, last = _find(document, path[:-1], verb), path[-1]
-    if _step(parent, last) is _MISSING:
+    parent, last = _value_at(document, path[:-1], verb), path[-1]
+    if _child(parent, last) is _MISSING:
         raise _missing(verb, path)
     if isinstance(parent, dict):
         return document, parent.pop(last)

@@ -118,6 +118,7 @@ class Priorities:
         return self._read(entry)
 
     def _read(self, entry: Entry) -> PriorityClassView:
+        """Return the decoded class, from memory if it has not changed."""
         name = entry.key[2]
         known = self._known.get(name)
         if known is None or known.revision != entry.revision:

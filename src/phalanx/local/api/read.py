@@ -76,6 +76,7 @@ class Reader:
         return entry
 
     async def _get(self, request: Request, form: Form) -> Answer:
+        """Answer a get in the form that was requested."""
         kind, version = request.kind, request.version
         entry = self.entry(request)
         check_not_newer(parse_revision(request.query.get("resourceVersion", "")), self._ctx.store.revision)

@@ -53,6 +53,7 @@ class ServiceAddresses:
         self._known = True
 
     def _add(self, spec: Json, holder: Holder) -> None:
+        """Record the addresses and node ports of one Service."""
         if spec.get("clusterIP") not in (None, "", "None"):
             self._ips[spec["clusterIP"]] = holder
         for port in spec.get("ports") or ():

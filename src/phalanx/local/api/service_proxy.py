@@ -83,12 +83,12 @@ async def forward(proxied: Proxied, store: StoreProtocol, scope: MutableMapping[
     target = proxied.path + (f"?{query}" if query else "")
     headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"] if k not in _NOT_FORWARDED}
     try:
-        return await asyncio.to_thread(_ask, scheme, host, number, scope["method"], target, headers, body)
+        return await asyncio.to_thread(_send, scheme, host, number, scope["method"], target, headers, body)
     except (OSError, http.client.HTTPException) as problem:
         raise ServiceUnavailable(f"error trying to reach service: {problem}") from None
 
 
-def _ask(scheme: str, host: str, port: int, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
+def _send(scheme: str, host: str, port: int, method: str, target: str, headers: dict[str, str], body: bytes) -> Answer:
     connection: http.client.HTTPConnection
     if scheme == "https":
         # kube-apiserver does not verify the certificate behind services/proxy either.

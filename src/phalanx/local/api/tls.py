@@ -59,11 +59,11 @@ def load_identity(directory: Path | None, hosts: tuple[str, ...], now: datetime.
     if directory is None:
         authority = _make_authority(now)
         return Identity(authority.certificate, _make_server(authority, names, now))
-    stored = _read(directory, "ca")
+    stored = _read_pair(directory, "ca")
     if stored is None or _expires_soon(stored, now):
         stored = _make_authority(now)
         _write(directory, "ca", stored)
-    server = _read(directory, "server")
+    server = _read_pair(directory, "server")
     if server is None or _expires_soon(server, now) or not _signed_for(server, stored, names):
         server = _make_server(stored, names, now)
         _write(directory, "server", server)
@@ -75,7 +75,7 @@ def make_client(directory: Path, user: str, groups: tuple[str, ...], now: dateti
 
     The authority in the directory signs it.
     """
-    authority = _read(directory, "ca")
+    authority = _read_pair(directory, "ca")
     if authority is None:
         raise FileNotFoundError(f"{directory}/ca.key")
     ca_key = serialization.load_pem_private_key(authority.key, None)
@@ -99,7 +99,7 @@ def make_client(directory: Path, user: str, groups: tuple[str, ...], now: dateti
     return _pem(key, certificate), text if len(text) % 2 == 0 else f"0{text}"
 
 
-def _read(directory: Path, name: str) -> Pair | None:
+def _read_pair(directory: Path, name: str) -> Pair | None:
     key, certificate = directory / f"{name}.key", directory / f"{name}.crt"
     if not (key.exists() and certificate.exists()):
         return None

@@ -160,6 +160,7 @@ class WebhookCaller:
         return f'failed to call webhook: Post "{self.target.url}?timeout={timeout}s": {why}'
 
     def _call(self, body: bytes, timeout: int) -> bytes:
+        """Post to the webhook, on an idle connection if there is one."""
         try:
             kept: _Connection | None = self._idle.get_nowait()
         except queue.Empty:

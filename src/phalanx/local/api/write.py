@@ -46,6 +46,7 @@ class Writer:
         return await self._handle(request)
 
     async def _handle(self, request: Request) -> Answer:
+        """Answer a write by its verb and subresource."""
         if not request.kind.stored and not request.subresource:
             if request.kind.kind == "Binding":
                 return await self._subresources.bind(request)

@@ -474,6 +474,7 @@ class SimulatedKubelet:
         self._pod_work.add_after(place, max(0.0, when - self._clock.now()) + 0.001)
 
     async def _write(self, place: PodName, pod: KubeletPod, status: dict[str, Any]) -> None:
+        """Patch the status of a pod, with the generation that it describes."""
         seen = pod.metadata.generation  # of the spec that this status describes
         explained = {condition.type for condition in pod.status.conditions or () if condition.reason}
         for condition in status.get("conditions") or () if explained else ():

@@ -140,6 +140,7 @@ class NodeUsage(msgspec.Struct):
         )
 
     def take(self, uid: str, requests: Amounts, ports: tuple[HostPort, ...] = ()) -> None:
+        """Count a pod's requests and host ports on the node."""
         if uid not in self.pods:
             self.pods[uid] = requests
             add(self.used, requests)

@@ -65,7 +65,7 @@ class CommitThread:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        self._thread = threading.Thread(target=self._run, name="phalanx-store", daemon=True)
+        self._thread = threading.Thread(target=self._write_batches, name="phalanx-store", daemon=True)
         self._thread.start()
 
     def submit(self, epoch: int, row: StoredRow) -> None:
@@ -96,7 +96,7 @@ class CommitThread:
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _write_batches(self) -> None:
         while True:
             with self._wake:
                 while not (self._queue or self._stopping or self._worth_compacting() or self._verify_due()):

@@ -374,6 +374,7 @@ class Store:
                 done.set_result(change.entry)
 
     def _apply(self, change: Change, replay: bool = True) -> None:
+        """Put a change into the tables and, unless it is `replay` False, into the window for watches."""
         if change.deleted:
             if change.previous is not None:
                 self._tables.remove(change.entry.key)

@@ -127,7 +127,7 @@ class Window(msgspec.Struct):
             self._times[-1] = (self._times[-1][0], change.revision)
         dropped: list[Change] = []
         while len(self._changes) > self.bounds.changes or (self.bytes > self.bounds.bytes and len(self._changes) > 1):
-            dropped.append(self._drop())
+            dropped.append(self._drop_oldest())
         if now - self._times[0][0] > self.bounds.seconds:
             dropped += self.expire(now)
         return dropped
@@ -138,10 +138,10 @@ class Window(msgspec.Struct):
         while self._times and now - self._times[0][0] > self.bounds.seconds:
             _, revision = self._times.popleft()
             while self._changes and self._changes[0].revision <= revision:
-                dropped.append(self._drop())
+                dropped.append(self._drop_oldest())
         return dropped
 
-    def _drop(self) -> Change:
+    def _drop_oldest(self) -> Change:
         oldest = self._changes.popleft()
         for scope in scopes_of(oldest):
             run = self._runs[scope]

@@ -195,6 +195,7 @@ class GarbageCollector:
         return "waiting" if meta.waits_for_dependents else "solid"
 
     async def _collect(self, item: MetadataItem) -> None:
+        """Delete an object whose owners are all gone, or remove the references to those that are."""
         live = await self._get_metadata(item.kind, item.meta.name, item.meta.namespace)
         if live is None or live.uid != item.meta.uid or live.deleting or not live.owners:
             return

@@ -184,6 +184,7 @@ class MetadataFeed:
         return sink
 
     def _set(self, key: str, place: tuple[str, str], after: MetadataItem | None) -> None:
+        """Replace what is known of one object; None: it is gone."""
         places = self._places.setdefault(key, {})
         before = places.get(place)
         if before is not None:

@@ -36,9 +36,9 @@ class QuotaStatus:
             self._quotas.woken.clear()
             dirty, self._quotas.dirty = self._quotas.dirty, set()
             for namespace in sorted(dirty):
-                await self._write(namespace)
+                await self._write_statuses(namespace)
 
-    async def _write(self, namespace: str) -> None:
+    async def _write_statuses(self, namespace: str) -> None:
         for name, status in list(self._quotas.statuses(namespace)):
             try:
                 current = msgspec.json.decode(await self._client.get(RESOURCE_QUOTAS, name, namespace))

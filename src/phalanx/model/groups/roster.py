@@ -104,6 +104,7 @@ class MemberIndex:
         return member_state(pod, self.placements.get(key), ours=ours, uid=uid)
 
     def _count(self, group: Group, key: PodKey, member: Member, sign: int) -> None:
+        """Add a member to the counts of its group, or remove it (`sign` -1)."""
         self._count_state(group, key, member, sign)
         annotations = member.pod.metadata.annotations
         if member.state in KNOWN:

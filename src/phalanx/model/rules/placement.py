@@ -240,17 +240,17 @@ def merge_label_keys(spec: Json, labels: Json) -> None:
     A scheduler then does not need the pod's labels to evaluate them.
     """
     for constraint in spec.get("topologySpreadConstraints") or ():
-        _merge(constraint, labels, "matchLabelKeys", "In")
+        _merge_label_keys(constraint, labels, "matchLabelKeys", "In")
     for field in ("podAffinity", "podAntiAffinity"):
         found: Json = (spec.get("affinity") or {}).get(field) or {}
         terms = list(found.get(REQUIRED_AFFINITY) or ())
         terms += [weighted.get("podAffinityTerm") or {} for weighted in found.get(PREFERRED_AFFINITY) or ()]
         for term in terms:
-            _merge(term, labels, "matchLabelKeys", "In")
-            _merge(term, labels, "mismatchLabelKeys", "NotIn")
+            _merge_label_keys(term, labels, "matchLabelKeys", "In")
+            _merge_label_keys(term, labels, "mismatchLabelKeys", "NotIn")
 
 
-def _merge(term: Json, labels: Json, field: str, operator: str) -> None:
+def _merge_label_keys(term: Json, labels: Json, field: str, operator: str) -> None:
     keys = term.get(field)
     selector = term.get("labelSelector")
     if not keys or selector is None:

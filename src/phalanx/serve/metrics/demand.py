@@ -55,9 +55,9 @@ class DemandMetrics:
             return
         elif self._service.now() - self._asked >= FRESH_SECONDS and self._service.synced:
             self._asked = self._service.now()
-            self._asking = asyncio.get_running_loop().create_task(self._ask(), name="demand metrics")
+            self._asking = asyncio.get_running_loop().create_task(self._refresh(), name="demand metrics")
 
-    async def _ask(self) -> None:
+    async def _refresh(self) -> None:
         try:
             body = await self._diagnostics.demand()
         except ApiProblem as problem:

@@ -46,6 +46,7 @@ class ProcessMetrics:
         self._durations.observe(seconds, (method, self._host))
 
     def _read(self) -> Iterable[Metric]:
+        """Yield the metrics of API calls, leadership and feature gates."""
         text = "Calls of the API server by status code, watches excluded."
         yield counter("rest_client_requests", text, ["code", "method", "host"], self._answers)
         if (lease := self._leadership.lease) is not None:

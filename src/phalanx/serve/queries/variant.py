@@ -39,11 +39,11 @@ class Variant(_Value):
         """Apply the variant to an engine; return the changes as text. Raises BadRequest."""
         return [
             *(_without(engine, name) for name in self.without_filters),
-            *(_add(engine, more) for more in self.add_nodes),
+            *(_add_nodes(engine, more) for more in self.add_nodes),
         ]
 
 
-def _add(engine: Engine, more: MoreNodes) -> str:
+def _add_nodes(engine: Engine, more: MoreNodes) -> str:
     columns = engine.columns
     row = columns.row_of.get(more.like, -1)
     like = columns.nodes[row] if row >= 0 else None

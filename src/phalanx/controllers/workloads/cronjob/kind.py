@@ -42,7 +42,7 @@ def _templates(cron_job: Json) -> Iterator[Json]:
     yield cron_job["spec"]["jobTemplate"]["spec"]["template"]
 
 
-def _run(local: Local) -> Iterable[Controller]:
+def _controllers(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.cronjob.controller import CronJobController
 
     return [CronJobController(local.caches, local.clock, local.events)]
@@ -56,5 +56,5 @@ CRON_JOB = WorkloadKind(
     aliases=("cj",),
     grouped_in_cluster_mode=False,
     creates=r.JOBS,
-    run=_run,
+    run=_controllers,
 )

@@ -77,7 +77,7 @@ class DaemonSetController(Controller):
             by_node = {}
             for pod in self._pods.by_index("controller", owner["metadata"]["uid"]):
                 by_node.setdefault(_node_of(pod), []).append(pod)
-        await self._write(owner, by_node, wanted, digest)
+        await self._write_status(owner, by_node, wanted, digest)
 
     async def _sync_pods(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
         leaving: list[Json] = []
@@ -133,7 +133,7 @@ class DaemonSetController(Controller):
         if await self._pods.delete(pod):
             self._announced.deleted(pod)
 
-    async def _write(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
+    async def _write_status(self, owner: Json, by_node: dict[str, list[Json]], wanted: set[str], digest: str) -> None:
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
         counts = dict.fromkeys(("scheduled", "ready", "available", "updated"), 0)
         for node in wanted:

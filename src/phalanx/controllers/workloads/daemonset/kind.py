@@ -9,7 +9,7 @@ from phalanx.controllers.runtime.controller import Controller
 from phalanx.controllers.workloads.kind import Local, WorkloadKind, its_template
 
 
-def _run(local: Local) -> Iterable[Controller]:
+def _controllers(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.daemonset.controller import DaemonSetController
 
     return [DaemonSetController(local.caches, local.clock, local.events)]
@@ -20,5 +20,5 @@ DAEMON_SET = WorkloadKind(
     templates=its_template,
     aliases=("ds",),
     grouped_in_cluster_mode=False,
-    run=_run,
+    run=_controllers,
 )

@@ -20,7 +20,7 @@ def _place(pod: PodView) -> WorkloadSlot | None:
     return WorkloadSlot(r.DEPLOYMENTS.kind, name.removesuffix(f"-{template}"), ("",))
 
 
-def _run(local: Local) -> Iterable[Controller]:
+def _controllers(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.deployment.controller import DeploymentController
     from phalanx.controllers.workloads.sets import groups_of_sets
 
@@ -36,5 +36,5 @@ DEPLOYMENT = WorkloadKind(
     aliases=("deploy",),
     scaled=True,
     owner_is_certain=False,  # a ReplicaSet may have no Deployment
-    run=_run,
+    run=_controllers,
 )

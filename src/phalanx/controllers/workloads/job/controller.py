@@ -131,7 +131,7 @@ class JobController(Controller):
                 except GroupingRefused as found:
                     refusal = found
         # Count finished pods even if new pods are blocked: the deletion of a namespace waits for that.
-        await self._write(job, tally, verdict, complete_for_good(job, tally, pods), refusal)
+        await self._write_status(job, tally, verdict, complete_for_good(job, tally, pods), refusal)
         if problem is not None:
             raise problem
 
@@ -244,7 +244,7 @@ class JobController(Controller):
 
     # ---- status
 
-    async def _write(
+    async def _write_status(
         self, job: Json, tally: Tally, verdict: JobVerdict | None, for_good: set[str], refusal: GroupingRefused | None
     ) -> None:
         before = job.get("status") or {}

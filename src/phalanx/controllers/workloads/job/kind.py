@@ -18,7 +18,7 @@ def _pods(job: Json, related: Sequence[Json], found: Grouping) -> Iterator[Expec
     return numbered(job["metadata"]["name"], spec["template"], size_of(spec), found.links.get(""), index)
 
 
-def _run(local: Local) -> Iterable[Controller]:
+def _controllers(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.job.controller import JobController
 
     groups = local.groups if local.gates(JOB.gate) else None
@@ -35,5 +35,5 @@ JOB = WorkloadKind(
     final_conditions=("Complete", "Failed"),
     owns_user_workload=True,
     jobs=lambda job, found: {"": job["metadata"]["name"]},
-    run=_run,
+    run=_controllers,
 )

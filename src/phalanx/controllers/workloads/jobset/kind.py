@@ -52,7 +52,7 @@ def _requests_gang(jobset: Json) -> bool:
     )
 
 
-def _run(local: Local) -> Iterable[Controller]:
+def _controllers(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.jobset.controller import JobSetController
 
     groups = local.groups if local.gates("JobSetGang") else None
@@ -72,5 +72,5 @@ JOB_SET = WorkloadKind(
     owns_user_workload=True,
     workload_name=workload_name,
     jobs=lambda jobset, found: {job: job for job in found.links},
-    run=_run,
+    run=_controllers,
 )

@@ -14,7 +14,7 @@ Plan = list[tuple[LeafTemplate, list[tuple[str, list[str]]]]]
 
 
 def by_scheduling(jobset: Json, shape: JobSetShape, scheduling: Json) -> Grouping:
-    _check(jobset, shape, scheduling)
+    _check_one_level(jobset, shape, scheduling)
     name = hashed(shape.name, "JobSet", shape.namespace, shape.name)
     plan = _plan(shape, scheduling, name)
     if not plan:
@@ -27,7 +27,7 @@ def by_scheduling(jobset: Json, shape: JobSetShape, scheduling: Json) -> Groupin
     return Grouping(workload=workload(jobset, name, [leaf for leaf, _ in plan]), groups=groups, links=links)
 
 
-def _check(jobset: Json, shape: JobSetShape, scheduling: Json) -> None:
+def _check_one_level(jobset: Json, shape: JobSetShape, scheduling: Json) -> None:
     entries = scheduling.get("replicatedJobs") or []
     for item in jobset["spec"].get("replicatedJobs") or ():
         if ((item.get("template") or {}).get("spec") or {}).get("scheduling") is not None:

@@ -88,7 +88,7 @@ def _replica(part: str) -> tuple[int, str]:
     return int(index), revision
 
 
-def _run(local: Local) -> Iterable[Controller]:
+def _controllers(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.leaderworkerset.controller import LeaderWorkerSetController
 
     groups = local.groups if local.gates("PodGroupPerReplica") else None
@@ -107,5 +107,5 @@ LEADER_WORKER_SET = WorkloadKind(
     place=_place,
     aliases=("lws",),
     replicated=Replicated(r.STATEFUL_SETS, _present, _group),
-    run=_run,
+    run=_controllers,
 )

@@ -71,7 +71,7 @@ class ReplicaSetController(Controller):
         problem = ""
         if not deleting(owner) and self._going.fulfilled(uid):
             problem = await self._scale(owner, pods)
-        await self._write(owner, pods, problem)
+        await self._write_status(owner, pods, problem)
 
     async def _scale(self, owner: Json, pods: list[Json]) -> str:
         alive = [pod for pod in pods if active(pod)]
@@ -124,7 +124,7 @@ class ReplicaSetController(Controller):
             self._going.seen(owner["metadata"]["uid"], meta["name"])
             raise
 
-    async def _write(self, owner: Json, pods: list[Json], problem: str) -> None:
+    async def _write_status(self, owner: Json, pods: list[Json], problem: str) -> None:
         alive = [pod for pod in pods if active(pod)]
         minimum = int(owner["spec"].get("minReadySeconds") or 0)
         waits = [available_in(pod, minimum, self._clock.now()) for pod in alive]

@@ -11,7 +11,7 @@ from phalanx.controllers.workloads.kind import Local, WorkloadKind, its_template
 from phalanx.controllers.workloads.sets import pods_of_set
 
 
-def _run(local: Local) -> Iterable[Controller]:
+def _controllers(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.replicaset.controller import ReplicaSetController
     from phalanx.controllers.workloads.sets import groups_of_sets
 
@@ -36,7 +36,7 @@ REPLICA_SET = WorkloadKind(
     aliases=("rs",),
     scaled=True,
     grouped_in_cluster_mode=False,  # most belong to a Deployment
-    run=_run,
+    run=_controllers,
 )
 REPLICATION_CONTROLLER = WorkloadKind(
     resource=r.REPLICATION_CONTROLLERS,

@@ -76,7 +76,7 @@ class StatefulSetController(Controller):
                 refusal = problem
             pods = await self._ours(owner)
             await self._volumes.update_owners(owner, sorted(pods))
-        await self._write(owner, pods, current, update, refusal)
+        await self._write_status(owner, pods, current, update, refusal)
 
     async def _ours(self, owner: Json) -> dict[int, Json]:
         named = {}
@@ -219,7 +219,7 @@ class StatefulSetController(Controller):
         follow_refusal(conditions, TOO_MANY, refusal, self._clock)
         return conditions
 
-    async def _write(
+    async def _write_status(
         self, owner: Json, pods: dict[int, Json], current: Json, update: Json, refusal: GroupingRefused | None
     ) -> None:
         spec = owner["spec"]

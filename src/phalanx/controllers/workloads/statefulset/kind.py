@@ -34,7 +34,7 @@ def _policy(obj: Json, requested: WorkloadAnnotations) -> Json:
     return gang(count)
 
 
-def _run(local: Local) -> Iterable[Controller]:
+def _controllers(local: Local) -> Iterable[Controller]:
     from phalanx.controllers.workloads.sets import groups_of_sets
     from phalanx.controllers.workloads.statefulset.controller import StatefulSetController
 
@@ -52,5 +52,5 @@ STATEFUL_SET = WorkloadKind(
     place=owned_by(r.STATEFUL_SETS.kind),
     aliases=("sts",),
     scaled=True,
-    run=_run,
+    run=_controllers,
 )

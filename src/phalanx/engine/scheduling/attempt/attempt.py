@@ -251,6 +251,7 @@ class Attempts:
             return False
 
     def _place(self, tree: GroupTree, built: Built, group_plugins: GroupPlugins | None) -> Placed | Refused:
+        """Search a placement for the whole group, with a refusal that names what is short."""
         group = tree.group
         if not group.composite and (text := self._never_completes(tree, built)) is not None:
             return Refused(Cause.WHOLE, text, GroupSearch(built))

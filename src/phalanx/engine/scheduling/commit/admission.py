@@ -227,6 +227,7 @@ class UnitAdmission:
         pod_reason: str,
         message: str,
     ) -> None:
+        """Keep a unit out of the queue, with the reason in the conditions of its groups and pods."""
         for key in groups:
             self._members.report(key, group_reason, message)
         records: Iterable[PodRecord] = unit.records.values()

@@ -144,6 +144,7 @@ class GroupReservations:
                 self._update(key)
 
     def _update(self, key: GroupKey) -> None:
+        """Keep, resize or release the room reserved for the pods that a group still expects."""
         kept, group = self.kept.get(key), self._members.forest.group(key)
         whole = announced_by(group) if group is not None else None
         if group is None or whole is None or not self._has_started(group):

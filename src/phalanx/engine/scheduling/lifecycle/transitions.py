@@ -31,6 +31,7 @@ class IllegalTransitions:
         self._logged = 0
 
     def add(self, key: str, before: Enum, after: Enum) -> None:
+        """Count an illegal transition; raise if `strict`."""
         self.count += 1
         text = f"{key}: {before.name} to {after.name}"
         self.recent.append(text)

@@ -88,6 +88,7 @@ class UnitLifecycle:
             self._note(unit.key, before, state, detail)
 
     def _note(self, key: str, before: UnitState, state: UnitState, detail: str = "") -> None:
+        """Add a change of state to the history of a unit that was ever refused."""
         if before is not state and (state is HELD or state is EVICTING):
             self.history.note(key, state.value, detail)
         elif key not in self.history.notes_of:
