@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.model.groups.expected_pods import CONTROLLERS, TO_COME
-from phalanx.testing.builders import node, pod, pod_group, workload_policy
+from phalanx.testing.builders import composite, node, pod, pod_group, workload_policy
 from support.asked_engine import Asked, racks
 
 
@@ -58,6 +60,17 @@ def test_what_is_waited_for_is_what_is_missing() -> None:
     assert waits_for(run, "Pod", "large") == "a node has 99 cpu free"
     found = waits_for(run, "Pod", "label")
     assert found == "a node is added or changes"
+
+
+@pytest.mark.parametrize(("minimum", "amount"), [(2, "99"), (1, "7")])
+def test_the_child_that_can_never_fit_is_what_a_tree_waits_for(minimum: int, amount: str) -> None:
+    """Unless the tree runs without it."""
+    run = Asked().see(node("n1").cpu("8"), pod("used").cpu("2").node("n1"), composite("root").gang(minimum))
+    for child, cpu in (("a", "7"), ("b", "99")):
+        run.see(pod_group(child).gang(1).parent("root"), pod(f"{child}-0").cpu(cpu).group(child))
+    run.step()
+    for kind, name in (("CompositePodGroup", "root"), ("PodGroup", "a"), ("PodGroup", "b"), ("Pod", "a-0")):
+        assert waits_for(run, kind, name) == f"a node has {amount} cpu free"
 
 
 def test_a_pod_of_another_scheduler_names_it() -> None:

@@ -467,7 +467,8 @@ class _Query:
         if DEVICES in short:
             return "devices that its claims ask for are free"
         names = self._scheduler.columns.resource_names
-        needs = hints.lacking(self._scheduler.columns, root.records.values(), needs)
+        forest = self._groups.forest if self._groups is not None else None
+        needs = hints.lacking(self._scheduler.columns, forest, root.records.values(), needs)
         missing = tuple((rid, value) for rid, value in needs if names[rid] in short)
         amounts = self._amounts(missing or (() if reasons else needs))
         return f"a node has {amounts} free" if amounts else _ANY_NODE

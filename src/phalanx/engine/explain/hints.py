@@ -48,15 +48,34 @@ def for_group(forest: GroupForest, key: GroupKey, records: Iterable[PodRecord]) 
     return found
 
 
-def lacking(columns: Columns, records: Iterable[PodRecord], needs: Needs) -> Needs:
-    """Return the needs with the smallest request of a pod that no node has free, where some pods have room already."""
-    requests = [dict(record.shape.requests) for record in records]
+def lacking(columns: Columns, forest: GroupForest | None, records: Iterable[PodRecord], needs: Needs) -> Needs:
+    """Return the needs with the amount that pods wait for.
+
+    That is the largest request if no node could hold it even when empty, and the tree cannot run without that pod; else
+    the smallest one that no node has free, where some pods have room already.
+    """
+    requests = {PodKey(record.namespace, record.name): dict(record.shape.requests) for record in records}
+    largest = {rid: columns.alloc[rid].max(where=columns.alive, initial=0.0) for rid, _ in needs}
+    large = {pod for pod, request in requests.items() if any(request.get(rid, 0.0) > largest[rid] for rid in largest)}
+    leaf = forest.leaf_of(next(iter(large))) if forest is not None and large else None
+    head = forest.group(forest.root_of(leaf) or leaf) if forest is not None and leaf is not None else None
+    never = bool(large) and (head is None or not _runs_without(head, large))
     found = []
-    for resource, least in needs:
-        free = (columns.alloc[resource] - columns.used[resource]).max(where=columns.alive, initial=0.0)
-        asked = {request.get(resource, 0.0) for request in requests}
-        found.append((resource, min((amount for amount in asked if amount > free), default=least)))
+    for rid, least in needs:
+        free = (columns.alloc[rid] - columns.used[rid]).max(where=columns.alive, initial=0.0)
+        asked = {request.get(rid, 0.0) for request in requests.values()}
+        beyond = max((amount for amount in asked if amount > largest[rid]), default=0.0) if never else 0.0
+        found.append((rid, beyond or min((amount for amount in asked if amount > free), default=least)))
     return tuple(found)
+
+
+def _runs_without(group: Group, pods: Container[PodKey]) -> bool:
+    """Return True if the minimum of a tree can be met without these pods."""
+    if group.children:
+        enough = sum(_runs_without(child, pods) for child in group.children.values())
+    else:
+        enough = sum(pod not in pods for pod in group.members)
+    return group.spec is not None and enough >= group.spec.minimum
 
 
 def unconfirmed_ends(forest: GroupForest, key: GroupKey, columns: Columns) -> list[str]:
