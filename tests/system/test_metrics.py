@@ -122,7 +122,7 @@ def test_attempts_and_queues_are_measured(scraped: Scraped) -> None:
     assert value("scheduler_scheduling_attempt_duration_seconds_count", result="unschedulable") >= 1
     assert value("scheduler_pending_pods", queue="incomplete") == 1
     assert value("scheduler_pending_pods", queue="unschedulable") >= 1
-    assert value("scheduler_queue_incoming_pods_total", queue="active", event="PodAdd") == 4
+    assert value("scheduler_queue_incoming_pods_total", queue="active", event="UnscheduledPodAdd") == 4
     assert value("scheduler_queue_incoming_pods_total", queue="active", event="GateRemoved") == 4  # whole gangs
     assert value("scheduler_queue_incoming_entities_total", queue="active", event="GateRemoved", type="podgroup") == 2
     assert value("scheduler_queue_incoming_pods_total", queue="unschedulable") >= 1

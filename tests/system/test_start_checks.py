@@ -31,7 +31,9 @@ from phalanx.model.gates import KNOWN
 from phalanx.serve import start_checks
 from phalanx.serve.apiserver import ApiServer
 from phalanx.serve.settings import Listen, ServerSettings
+from phalanx.serve.start_checks import RequiredRight, rights_of
 from support.local_cluster import LocalCluster
+from support.rights import documents
 from support.waiting import eventually_async
 
 Json = dict[str, Any]
@@ -126,18 +128,22 @@ def guarded(start_cluster: Callable[..., LocalCluster]) -> LocalCluster:
 @pytest.fixture(scope="module")
 def without_rights(guarded: LocalCluster, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The kubeconfig of an account that may do nothing."""
+    return account(guarded, "nobody", tmp_path_factory.mktemp("nobody"))
+
+
+def account(cluster: LocalCluster, name: str, directory: Path) -> Path:
     accounts = "/api/v1/namespaces/default/serviceaccounts"
-    guarded.create(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "nobody"}})
+    cluster.create(accounts, {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name}})
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
-    token = guarded.create(f"{accounts}/nobody/token", asked)["status"]["token"]
-    config = yaml.safe_load(guarded.kubeconfig.read_text())
+    token = cluster.create(f"{accounts}/{name}/token", asked)["status"]["token"]
+    config = yaml.safe_load(cluster.kubeconfig.read_text())
     config["users"][0]["user"] = {"token": token}
-    file = tmp_path_factory.mktemp("nobody") / "kubeconfig"
+    file = directory / "kubeconfig"
     file.write_text(yaml.safe_dump(config))
     return file
 
 
-@pytest.mark.parametrize(("part", "denied"), [("scheduler", "list nodes"), ("controllers", "list pods")])
+@pytest.mark.parametrize(("part", "denied"), [("scheduler", "list nodes"), ("controllers", "list jobs")])
 def test_missing_rights_are_listed_in_one_line_and_the_part_can_be_stopped(
     without_rights: Path, part: str, denied: str
 ) -> None:
@@ -153,6 +159,42 @@ def test_missing_rights_are_listed_in_one_line_and_the_part_can_be_stopped(
     finally:
         process.kill()
         process.communicate()
+
+
+@pytest.mark.parametrize(
+    ("part", "group", "resource", "line"),
+    [
+        ("scheduler", "policy", "poddisruptionbudgets", "list poddisruptionbudgets; watch poddisruptionbudgets"),
+        ("scheduler", "events.k8s.io", "events", "create events; patch events"),
+        ("controllers", "batch", "jobs/finalizers", "update jobs/finalizers"),
+    ],
+)
+def test_any_rule_of_the_roles_that_is_missing_is_named(
+    guarded: LocalCluster, tmp_path: Path, part: str, group: str, resource: str, line: str
+) -> None:
+    """A role without one rule: a cache that cannot be filled, or a write that fails much later."""
+    name = f"{part}-without-{resource.replace('/', '-')}"
+    (role,) = (
+        b for b in documents("20-rbac.yaml") if (b["kind"], b["metadata"]["name"]) == ("ClusterRole", f"phalanx-{part}")
+    )
+    rules = [rule for rule in role["rules"] if not (group in rule["apiGroups"] and resource in rule["resources"])]
+    assert len(rules) == len(role["rules"]) - 1
+    typed = {"apiVersion": "rbac.authorization.k8s.io/v1", "metadata": {"name": name}}
+    rbac = "/apis/rbac.authorization.k8s.io/v1"
+    guarded.create(f"{rbac}/clusterroles", {**typed, "kind": "ClusterRole", "rules": rules})
+    to = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": name}
+    subjects = [{"kind": "ServiceAccount", "name": name, "namespace": "default"}]
+    bound = {**typed, "kind": "ClusterRoleBinding", "roleRef": to, "subjects": subjects}
+    guarded.create(f"{rbac}/clusterrolebindings", bound)
+    asked = rights_of(part, "phalanx-system")
+    kubeconfig = account(guarded, name, tmp_path)
+
+    async def missing() -> list[RequiredRight]:
+        async with HttpClient(load(kubeconfig), user_agent="test") as client:
+            cluster_wide = [right for right in asked if not right.namespace]
+            return await start_checks.missing_rights(client, cluster_wide)
+
+    assert start_checks.listed(asyncio.run(missing()), start_checks.MOST_RIGHTS) == line
 
 
 def with_client(cluster: LocalCluster, work: Callable[[HttpClient], Awaitable[T]]) -> T:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from phalanx.base.client import Client, Resource
-from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.base.errors import ApiProblem, Forbidden, NotFound
 from phalanx.base.resources import EVENTS, PODS
 from phalanx.base.well_known import PHALANX_API, POD_SCHEDULED, SCHEDULING_API
 from phalanx.cli.output import CommandResult
@@ -40,13 +40,16 @@ async def from_conditions(client: Client, kind: str, namespace: str, name: str, 
             found = json.loads(await client.get(resource, name, namespace))
             break
         except ApiProblem as failed:
-            if last is None or name in failed.message:  # the object is not there, not its kind
+            # The object is not there, not its kind; a right that is missing counts more.
+            if last is None or (name in failed.message and not isinstance(last, Forbidden)):
                 last = failed
     if not found:
         assert last is not None
         if isinstance(last, NotFound):
             listed = f"kubectl get {RESOURCES[kind][0].plural} -n {namespace}"
             raise NotFound(f"{last} in {namespace}; see what is there with: {listed}", name=name, kind=kind)
+        if isinstance(last, Forbidden):
+            raise Forbidden(f"{problem}; its conditions: {last}", name=name, kind=kind)
         raise last
     conditions = [c for c in (found.get("status") or {}).get("conditions") or () if c["type"] in _SHOWN]
     fields = f"involvedObject.kind={kind},involvedObject.name={name}"

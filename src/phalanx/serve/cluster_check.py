@@ -30,6 +30,7 @@ from phalanx.serve.start_checks import (
     PARTS,
     RequiredRight,
     check_version,
+    listed,
     missing_rights,
     other_holders,
     outdated_resources,
@@ -171,7 +172,7 @@ class ClusterCheck:
         if not await self._exists("/api/v1/namespaces/" + self._namespace):
             missing = await missing_rights(self._client, _INSTALL)
             if missing:
-                return Check("rights", FAILS, f"you may not {_listed(missing)}", "install as a cluster administrator")
+                return Check("rights", FAILS, f"you may not {listed(missing, 3)}", "install as a cluster administrator")
             return Check("rights", WORKS, "you may install; Phalanx is not installed yet")
         missing = []
         for part in PARTS:
@@ -182,7 +183,7 @@ class ClusterCheck:
         if not missing:
             return Check("rights", WORKS, f"{accounts}: all rights of their roles")
         todo = "kubectl apply -k deploy/ (its roles), and run the parts as the service accounts it names"
-        return Check("rights", FAILS, f"{accounts} may not {_listed(missing)}", todo)
+        return Check("rights", FAILS, f"{accounts} may not {listed(missing, 3)}", todo)
 
     async def _user(self) -> str:
         body = {"apiVersion": _SELF.api_version, "kind": _SELF.kind}
@@ -311,11 +312,6 @@ class ClusterCheck:
 
 def _reach(namespace: str) -> str:
     return f"kubectl -n {namespace} get pods,networkpolicies; the control plane must reach the pods' network"
-
-
-def _listed(rights: Sequence[RequiredRight]) -> str:
-    shown = "; ".join(str(right) for right in rights[:3])
-    return shown + (f" and {len(rights) - 3} more" if len(rights) > 3 else "")
 
 
 def _authority_problem(bundle: str, now: float) -> tuple[str, bool]:

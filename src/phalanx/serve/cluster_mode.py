@@ -37,7 +37,7 @@ from phalanx.serve.metrics.at_scrape import AtScrape, counter
 from phalanx.serve.metrics.process import FAILURES, ProcessMetrics
 from phalanx.serve.remote import answered, connected, wait_for_server
 from phalanx.serve.settings import Listen
-from phalanx.serve.start_checks import CONTROLLER_RIGHTS, report_lacking
+from phalanx.serve.start_checks import report_lacking
 from phalanx.serve.watchdog import Watchdog
 from phalanx.serve.webhook import WebhookServer
 from phalanx.serve.webhook_tls import from_secret, publish
@@ -111,9 +111,7 @@ class ClusterMode:
         http = self._http = await connected(connection, "phalanx-controllers")
         await self._serve_health()
         await wait_for_server(http)
-        checks = report_lacking(
-            http, GroupApi(http), CONTROLLER_RIGHTS, self._leadership.lease, self._clock, "--namespace"
-        )
+        checks = report_lacking(http, GroupApi(http), "controllers", self._leadership.lease, self._clock, "--namespace")
         self._checks = asyncio.create_task(checks, name="checks")
         await self.start_with(http, lambda path: http.request("GET", path), Callers(http))
 

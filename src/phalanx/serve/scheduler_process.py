@@ -31,7 +31,7 @@ from phalanx.serve.remote import connected, wait_for_server
 from phalanx.serve.scheduler import SchedulerService
 from phalanx.serve.scheduler_parts import SchedulerParts, SchedulingSettings
 from phalanx.serve.settings import Listen
-from phalanx.serve.start_checks import SCHEDULER_RIGHTS, report_lacking
+from phalanx.serve.start_checks import report_lacking
 from phalanx.serve.watchdog import Watchdog
 
 
@@ -130,9 +130,7 @@ class SchedulerProcess:
         if settings.secure is not None:
             await self.health.start_secure(Secure(settings.secure, self._certificate(), callers))
         await wait_for_server(client)
-        checks = report_lacking(
-            client, groups, SCHEDULER_RIGHTS, self._leadership.lease, self._clock, "--lease-namespace"
-        )
+        checks = report_lacking(client, groups, "scheduler", self._leadership.lease, self._clock, "--lease-namespace")
         self._checks = asyncio.create_task(checks, name="checks")
         if self._dashboard is not None:
             self._showing = asyncio.create_task(run_restarting("the dashboard", self._dashboard.run), name="dashboard")

@@ -30,6 +30,7 @@ Ask = Callable[[str], Awaitable[bytes]]  # GET of any path
 
 OLDEST = (1, 29)
 AGAIN = 5.0  # seconds; a new API server has no roles yet
+MOST_RIGHTS = 8  # named in a line of the log
 LOOK_EVERY = 60.0  # seconds between two checks of a problem that an operator may fix
 _REVIEWS = Resource("authorization.k8s.io", "v1", "selfsubjectaccessreviews", "SelfSubjectAccessReview", False)
 _POLICIES = "WorkloadPolicy"
@@ -63,21 +64,6 @@ class RequiredRight:
         return f"{self.verb} {self.resource}{f' {self.name}' if self.name else ''}{where}"
 
 
-SCHEDULER_RIGHTS = (
-    RequiredRight("list", "", "nodes"),
-    RequiredRight("watch", "", "nodes"),
-    RequiredRight("list", "", "pods"),
-    RequiredRight("watch", "", "pods"),
-    RequiredRight("create", "", "pods/binding"),
-    RequiredRight("patch", "", "pods/status"),
-)
-CONTROLLER_RIGHTS = (
-    RequiredRight("list", "", "pods"),
-    RequiredRight("watch", "", "pods"),
-    RequiredRight("patch", "", "pods"),
-)
-
-
 def of_lease(lease: LeaseSettings) -> tuple[RequiredRight, ...]:
     group, resource = LEASES.group, LEASES.plural
     return tuple(RequiredRight(verb, group, resource, lease.namespace, lease.name) for verb in ("get", "update"))
@@ -97,6 +83,11 @@ async def missing_rights(client: Client, rights: Sequence[RequiredRight]) -> lis
     return missing
 
 
+def listed(rights: Sequence[RequiredRight], most: int) -> str:
+    shown = "; ".join(str(right) for right in rights[:most])
+    return shown + (f" and {len(rights) - most} more" if len(rights) > most else "")
+
+
 async def report_missing_rights(client: Client, rights: Sequence[RequiredRight]) -> None:
     """Log missing rights until none is missing."""
     known: list[RequiredRight] = []
@@ -112,7 +103,7 @@ async def report_missing_rights(client: Client, rights: Sequence[RequiredRight])
             if missing and missing != known:
                 log.error(
                     "this account may not %s: apply deploy/base/20-rbac.yaml, and run as the service account it names",
-                    ", ".join(str(right) for right in missing),
+                    listed(missing, MOST_RIGHTS),
                 )
             elif not missing:
                 if known:
@@ -251,19 +242,21 @@ async def report_other_holders(client: Client, lease: LeaseSettings, clock: Cloc
 async def report_lacking(
     client: HttpClient,
     groups: GroupApi,
-    rights: tuple[RequiredRight, ...],
+    part: str,
     lease: LeaseSettings | None,
     clock: Clock,
     option: str,
 ) -> None:
     """Log rights and resources that the cluster lacks, and a second instance. `option`: sets the lease's namespace."""
-    await report_missing_rights(client, (*rights, *(of_lease(lease) if lease is not None else ())))
+    rights = [right for right in rights_of(part, _ROLE) if right.namespace != _ROLE]
+    await report_missing_rights(client, (*(of_lease(lease) if lease is not None else ()), *rights))
     await report_outdated_resources(groups, lambda path: client.request("GET", path))
     if lease is not None:
         await report_other_holders(client, lease, clock, option)
 
 
 PARTS = ("scheduler", "controllers")
+_ROLE = "phalanx-system"  # rights in this namespace depend on settings
 
 
 def rights_of(part: str, namespace: str) -> list[RequiredRight]:

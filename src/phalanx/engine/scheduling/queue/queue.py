@@ -94,7 +94,7 @@ class Queue:
 
     def activate(self, unit: SchedulingUnit) -> None:
         """Move a unit to the active queue, from any other queue."""
-        event = ACTIVATED_BY.get(unit.queue_name, "PodAdd")
+        event = ACTIVATED_BY.get(unit.queue_name, "UnscheduledPodAdd")
         self._leave(unit)
         self._into_active(unit, event)
 
@@ -113,7 +113,7 @@ class Queue:
     def gate(self, unit: SchedulingUnit) -> None:
         self._leave(unit)
         unit.queue_name = GATED
-        self.incoming.count(unit, "gated", "PodAdd")
+        self.incoming.count(unit, "gated", "UnscheduledPodAdd")
         self.units[unit.key] = unit
         self._gated[unit.key] = unit
 
