@@ -191,7 +191,26 @@ def test_a_lost_node_moves_the_promise() -> None:
     run.gone("Node", where)
     run.step(2.0)
     assert promised(run, "wait") == pytest.approx(198.0, abs=2.0)
-    assert "a node of its reservation is gone or cordoned" in condition(run, "wait")[2]
+    assert "a node of its reservation is gone, cordoned or in another domain" in condition(run, "wait")[2]
+
+
+@pytest.mark.parametrize("left", ["r9", ""])
+def test_a_reservation_does_not_span_domains_when_nodes_change_theirs(left: str) -> None:
+    run = cluster(8, "backfill: Conservative")
+    submit(run, "a", 4, seconds=100, topology="rack")
+    submit(run, "b", 4, seconds=200, topology="rack")
+    submit(run, "wait", 4, seconds=50, topology="rack")
+    run.step(2.0)
+    assert promised(run, "wait") == 100.0 and "reserved r0" in condition(run, "wait")[2]
+    run.see(*(node(f"n{i:02}").cpu(1).label("rack", left) for i in range(2)))
+    run.step(2.0)
+    assert promised(run, "wait") == pytest.approx(198.0, abs=2.0)
+    status, reason, message = condition(run, "wait")
+    assert (status, reason) == ("True", "Reserved") and "reserved r1" in message and "in another domain" in message
+    run.see(*(node(f"n{i:02}").cpu(1).label("rack", left and "r8") for i in (4, 5)))
+    run.step(2.0)
+    assert promised(run, "wait") is None and condition(run, "wait")[0] == "False"
+    run.engine.validate()
 
 
 def test_a_gang_in_a_domain_is_promised_one_and_loses_it_with_the_domain() -> None:

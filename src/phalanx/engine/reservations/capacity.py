@@ -45,6 +45,11 @@ class TopologyLevels:
             self._order.append(inside)
             self._first.append(np.searchsorted(domain[inside], np.arange(len(names))))
 
+    def is_one_domain(self, level: int, rows: npt.NDArray[np.intp]) -> bool:
+        """Return True if all nodes are in the same domain of a level; negative level: no domain is required."""
+        domains = self.domain[level][rows] if level >= 0 else rows[:0]
+        return not len(domains) or bool(domains[0] >= 0 and (domains == domains[0]).all())
+
     def per_domain(self, level: int, slots: Ints) -> Ints:
         """Sum the slots of nodes by domain; `slots`: (..., node), result: (..., domain)."""
         if not self.names[level]:

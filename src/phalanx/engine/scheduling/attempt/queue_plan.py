@@ -146,6 +146,7 @@ class QueuePlan:
         rows = np.array([row_of.get(name, -1) for name in old.nodes], dtype=np.intp)
         eligible, demand = made.demand.eligible, old.entry.unit.demand
         gone = bool((rows < 0).any()) or (eligible is not None and not eligible[rows].all())
+        gone = gone or not self._topology.is_one_domain(made.demand.level, rows)
         same = demand.pods == made.demand.pods and (demand.level < 0) == (made.demand.level < 0)
         where = Assignment(rows, np.array(list(old.nodes.values()), dtype=np.int64)) if not gone and same else None
         place = None

@@ -24,7 +24,7 @@ from phalanx.engine.state.records import PodRecord
 
 WHY_MOVED = {
     Reason.OVERRAN: "a pod there runs longer than expected",
-    Reason.NODE_LOST: "a node of its reservation is gone or cordoned",
+    Reason.NODE_LOST: "a node of its reservation is gone, cordoned or in another domain",
     Reason.HIGHER_PRIORITY: "a unit of higher priority took its room",
 }
 KEPT_WITHIN = 60.0  # seconds after the promised start until which the promise counts as kept
