@@ -254,6 +254,26 @@ def test_every_node_cordoned_leaves_no_promise() -> None:
     assert condition(run, "wait")[:2] == ("False", "NodeLost")
 
 
+def test_units_that_came_while_every_node_was_cordoned_are_promised_a_start_afterwards() -> None:
+    run = cluster(8)
+    submit(run, "runs", 8, seconds=1000)
+    run.step(2.0)
+    submit(run, "never", 9, seconds=50)
+    submit(run, "wait", 4, seconds=50)
+    run.step(2.0)
+    run.see(*(node(f"n{i:02}").cpu(1).label("rack", "r0").unschedulable() for i in range(8))).step(2.0)
+    for number in range(40):
+        submit(run, f"later{number}", 1 + number % 8, seconds=50 + number)
+    run.step(2.0)
+    assert promised(run, "later0") is None
+    run.see(*(node(f"n{i:02}").cpu(1).label("rack", "r0") for i in range(8)))
+    for _ in range(10):
+        run.step(1.1)
+    assert promised(run, "wait") is not None and promised(run, "never") is None
+    assert [n for n in range(40) if promised(run, f"later{n}") is None] == []
+    run.engine.validate()
+
+
 def test_a_gang_that_starts_after_it_lost_its_promise_does_not_say_that_a_node_is_gone() -> None:
     """Seen in a local cluster whose nodes were cordoned and uncordoned."""
     run = cluster(4, "backfill: Conservative")

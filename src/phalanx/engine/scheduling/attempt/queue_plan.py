@@ -5,6 +5,7 @@ Units that are not planned here (see `unit_requests`) are planned one by one by 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -31,6 +32,7 @@ from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
 
 RETRIES_PER_PLAN = 1  # units that are planned although equal ones found no place before
+RETRIES_AT_ONCE = 10  # the same after nodes changed or one of them found a place
 PODS_PER_SECOND = 10_000  # pods examined: running pods, and tenths of waiting units
 WORK_PER_EVENT = 300  # searches of the smallest size that one plan may take
 
@@ -54,7 +56,8 @@ class QueuePlan:
         self._nodes: list[Any] = []  # Node objects from which `_topology` was made
         self._topology = TopologyLevels([], 0)
         self._demands: dict[int, Demand] = {}  # by number of the request
-        self._failed: set[Failed] = set()
+        self._failed: dict[Failed, None] = {}  # requests that found no place, the least recently tried first
+        self._retries = 0  # of them, those to try again soon
         self.due = 0.0
         self._fingerprint: tuple[object, ...] = ()
 
@@ -68,7 +71,7 @@ class QueuePlan:
     @property
     def unfinished(self) -> bool:
         """Return True if the last plan did not search the starts of all units."""
-        return self.planner is not None and self.planner.unfinished
+        return self.planner is not None and (self.planner.unfinished or self._retries > 0)
 
     def is_current(self, waiting: Sequence[SchedulingUnit]) -> bool:
         """Return True if nothing has happened since the last plan that could change it."""
@@ -91,10 +94,12 @@ class QueuePlan:
         self.due, self.promises = now + 1.0, []
         if not waiting:  # running pods need not be examined
             self._clear()
-            self._failed = set()
+            self._failed, self._retries = {}, 0
             return
         held = list(held)
         rows = self._room.changed(held, self.planner.plan.n) if self.planner is not None else None
+        if self._room.changed_nodes:
+            self._retries = len(self._failed)
         if rows is None or not self._same_nodes():
             requests = self._requests.of(waiting)
             if not self._build(requests, held):
@@ -221,34 +226,42 @@ class QueuePlan:
         return Reason.HIGHER_PRIORITY if outranked else Reason.OVERRAN
 
     def _decide(self, requests: Requests, allows: Callable[[PlannedUnit], bool]) -> None:
-        planner, retries = self.planner, RETRIES_PER_PLAN
+        planner = self.planner
         assert planner is not None
-        again = set[Failed]()
-        for key in [key for key in requests if key not in planner.waiting]:
-            unit, request = requests[key]
-            failure = _failure(unit, request)
-            if failure in self._failed:
-                if not retries or failure in again:
-                    continue
-                retries -= 1
-                again.add(failure)
-            planner.submit(self._unit(unit, request))
+        tried = self._submit_new(planner, requests)
         out = planner.decide(self._cluster.now)
         for key in list(planner.changed):
             self._read(key, requests)
         planner.changed.clear()
         for key in list(planner.unplaced):
-            self._failed.add(_failure(*requests[key]))
+            self._failed[_failure(*requests[key])] = None
             self.forget(key)
         for promise in out.promises:
             key = promise.name
             if promise.moved_from is None and key in self.units and not allows(self.units[key]):
-                self._failed.add(_failure(*requests[key]))
+                self._failed[_failure(*requests[key])] = None
                 self.forget(key)
                 continue
             if key in requests and promise.where is not None:
-                self._failed.discard(_failure(*requests[key]))
+                self._failed.pop(_failure(*requests[key]), None)
             self.promises.append(promise)
+        found = any(failure not in self._failed for failure in tried)
+        self._retries = len(self._failed) if found else max(0, self._retries - len(tried)) if tried else 0
+
+    def _submit_new(self, planner: LiveStartPlanner, requests: Requests) -> set[Failed]:
+        """Submit the units that are not planned; of those like one that found no place a few, which are returned."""
+        new = {key: _failure(*requests[key]) for key in requests if key not in planner.waiting}
+        kinds, most = set(new.values()), min(max(self._retries, RETRIES_PER_PLAN), RETRIES_AT_ONCE)
+        again = set(itertools.islice((failure for failure in self._failed if failure in kinds), most))
+        tried = set[Failed]()
+        for key, failure in new.items():
+            if failure in tried or (failure in self._failed and failure not in again):
+                continue
+            if failure in again:
+                tried.add(failure)
+                self._failed[failure] = self._failed.pop(failure)
+            planner.submit(self._unit(*requests[key]))
+        return tried
 
     def _read(self, key: str, requests: Requests) -> None:
         """Take over the reservation of a unit from the planner."""
