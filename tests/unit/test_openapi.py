@@ -126,11 +126,13 @@ def test_the_index_leads_to_documents_by_hash() -> None:
             "replicas",
             {"default": 1, "minimum": 0, "maximum": 1000000},
         ),
+        ("io.x-k8s.disaggregatedset.v1.DisaggregatedSetSpec", "roles", {"minItems": 2, "maxItems": 10}),
+        ("io.x-k8s.disaggregatedset.v1.DisaggregatedRoleSpec", "name", {"minLength": 1, "maxLength": 63}),
         ("io.x-k8s.leaderworkerset.v1.NetworkConfig", "subdomainPolicy", {"enum": ["Shared", "UniquePerReplica"]}),
     ],
 )
 def test_defaults_values_and_bounds_are_published(component: str, field: str, said: dict[str, object]) -> None:
-    group = "jobset.x-k8s.io" if "jobset" in component else "leaderworkerset.x-k8s.io"
+    group = f"{component.split('.')[2]}.x-k8s.io"
     found = build(REGISTRY, group, component.split(".")[3])["components"]["schemas"][component]["properties"][field]
     assert said.items() <= found.items()
 

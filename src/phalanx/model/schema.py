@@ -89,5 +89,5 @@ class Field(msgspec.Struct, frozen=True):
     default: object = None  # simple literal default for OpenAPI and CRDs; rules live in model.rules
     wire: Wire = ""
     atomic: bool = False  # server-side apply: an Object that is atomic at this place only
-    limits: tuple[tuple[str, Any], ...] = ()  # as OpenAPI shows them: enum, minimum, maximum, maxItems, format
+    limits: tuple[tuple[str, Any], ...] = ()  # as OpenAPI shows them: enum, minimum, maxItems, format, …
     checks: Checks = UNCHECKED

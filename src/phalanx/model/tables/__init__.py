@@ -12,7 +12,8 @@ merge or merge=key, retain (strategic merge); default=value (OpenAPI; set by `mo
 
 What values may be, shown by OpenAPI and enforced by `model.rules.declared` where the rules of a kind ask it: enum=A,B,
 min=n, max=n, maxItems=n, format=name, nonempty, fixed (or fixed=+Gate, fixed=-Gate: while a gate is on or off),
-fixedItems, kept, gate=Gate, drop=Gate (`model.schema.Checks` says what these mean).
+fixedItems, kept, gate=Gate, drop=Gate (`model.schema.Checks` says what these mean). Only shown:
+minItems=n, minLength=n, maxLength=n.
 """
 
 from __future__ import annotations
@@ -176,7 +177,8 @@ def _field(name: str, type_text: str, number: int, flags: list[str], doc: str, p
 
 
 _CHECKS = ("nonempty", "fixed", "fixedItems", "kept", "gate", "drop")
-_BOUNDS = {"min": "minimum", "max": "maximum", "maxItems": "maxItems"}
+_BOUNDS = {"min": "minimum", "max": "maximum"}
+_SIZES = ("minItems", "maxItems", "minLength", "maxLength")
 
 
 def _default(flags: list[str], field_type: Type) -> object:
@@ -214,6 +216,8 @@ def _limits(flags: list[str]) -> tuple[tuple[str, object], ...]:
             found.append((word, text))
         elif word in _BOUNDS:
             found.append((_BOUNDS[word], int(text)))
+        elif word in _SIZES:
+            found.append((word, int(text)))
     return tuple(found)
 
 
