@@ -17,7 +17,7 @@ import msgspec
 
 from phalanx.base.client import Client
 from phalanx.base.clock import Clock
-from phalanx.base.errors import ApiProblem, NotFound
+from phalanx.base.errors import ApiProblem, Forbidden, NotFound
 from phalanx.base.tasks import end, run_restarting
 from phalanx.controllers.cluster_mode.kueue import PlacementCheck
 from phalanx.controllers.cluster_mode.provisioning_requests import ProvisioningRequests
@@ -99,11 +99,13 @@ class SchedulerParts:
             lacking = LackingGroups(self.service, self.diagnostics).ask
             requests = ProvisioningRequests(self._client, self._settings.provisioning, lacking, self._clock)
             install = "install the definition of autoscaling.x-k8s.io"
-            found.append(PeriodicController("ProvisioningRequests", requests.reconcile, 5.0, install))
+            found.append(
+                PeriodicController("ProvisioningRequests", requests.reconcile, 5.0, install, "provisioning-requests")
+            )
         if self._settings.kueue:
             places = EnginePlaces(self.service, self._gates, self.diagnostics.priority_classes)
             check = PlacementCheck(self._client, places, self._clock)
-            found.append(PeriodicController("admission checks", check.reconcile, 2.0, "install Kueue"))
+            found.append(PeriodicController("admission checks", check.reconcile, 2.0, "install Kueue", "kueue"))
         return found
 
 
@@ -115,18 +117,24 @@ class PeriodicController:
     reconcile: Callable[[], Awaitable[None]]
     seconds: float  # between two runs
     install: str  # remedy if the server does not know its kinds
+    component: str  # of deploy/components, with its rights
 
     async def run(self) -> None:
-        """Run periodically. Missing kinds are logged once."""
-        missing = False
+        """Run periodically. Missing kinds and rights are logged once."""
+        known: type[ApiProblem] | None = None
         while True:
             try:
                 await self.reconcile()
-                missing = False
+                known = None
             except NotFound:
-                if not missing:
+                if known is not NotFound:
                     log.warning("no %s: the server does not know their kinds; %s", self.name, self.install)
-                missing = True
+                known = NotFound
+            except Forbidden as problem:
+                if known is not Forbidden:
+                    role = f"deploy/components/{self.component}/role.yaml"
+                    log.error("no %s: %s; apply %s", self.name, problem, role)
+                known = Forbidden
             except ApiProblem as problem:
                 log.warning("%s: %s; trying again", self.name, problem)
             await asyncio.sleep(self.seconds)
