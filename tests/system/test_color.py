@@ -8,8 +8,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from phalanx.cli.colour import color_option
 from phalanx.cli.main import COMMANDS, cli
+from phalanx.cli.options import color_option
 from phalanx.cli.scheduler_client import Colours
 
 

@@ -14,7 +14,7 @@ import click
 
 from phalanx import __version__
 from phalanx.base.errors import ConfigProblem
-from phalanx.cli.colour import color_option
+from phalanx.cli.options import color_option
 
 # name -> (module, attribute, the line in --help)
 COMMANDS: dict[str, tuple[str, str, str]] = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import reduce
 from math import isfinite
@@ -15,6 +16,7 @@ from phalanx.base.errors import ConfigProblem
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 DIALECT_NAMES = ("coscheduling", "volcano", "kai")
+_COLOUR_CHOICES = ("auto", "always", "never")
 _LEVELS = click.Choice(["debug", "info", "warning", "error"])
 
 
@@ -188,3 +190,31 @@ def cluster_options(default: str) -> Decorator:
 
 connection_options = cluster_options("in-cluster")
 asked_cluster = cluster_options("$KUBECONFIG, ~/.kube/config, else in-cluster")
+
+
+def _choose_colours(context: click.Context, _option: click.Parameter, chosen: str) -> str:
+    """Set the environment variables that this process and its children respect, and what `click.echo` strips."""
+    if chosen != "auto":
+        wanted, other = ("FORCE_COLOR", "NO_COLOR") if chosen == "always" else ("NO_COLOR", "FORCE_COLOR")
+        os.environ[wanted] = "1"
+        os.environ.pop(other, None)
+    if os.environ.get("NO_COLOR"):
+        context.color = False
+    elif os.environ.get("FORCE_COLOR"):
+        context.color = True  # otherwise colours are removed where the output is no terminal
+    return chosen
+
+
+def color_option(**more: Any) -> click.Option:
+    """Return `--color auto|always|never`, for before or after a command: the same as NO_COLOR and FORCE_COLOR."""
+    return click.Option(
+        ["--color"],
+        type=click.Choice(_COLOUR_CHOICES),
+        default="auto",
+        show_default=True,
+        expose_value=False,
+        is_eager=True,
+        callback=_choose_colours,
+        help="Colours: auto is on a terminal, and not with NO_COLOR.",
+        **more,
+    )
