@@ -80,8 +80,21 @@ def test_a_pod_that_joins_a_group_while_it_is_bound_has_the_priority_of_the_grou
     run = Cluster(confirm=False).see(node("n0").cpu("2"), pod_group("g").priority(0))
     lone = pod("a").cpu("2").priority(5)
     run.see(lone).step()
+    run.step()
     run.see(pod("b").cpu("2").priority(1)).step()  # builds the index
     assert not run.of(d.Evict)
     run.see(lone.label(GROUP_LABEL, "g")).step()
     run.engine.validate()
     assert run.engine.preemption.victim_index.units["default/a"].priority == 0
+
+
+def test_a_group_has_the_lowest_priority_of_its_pods_also_if_the_lowest_comes_last() -> None:
+    """Found by a random life: the victim index kept the priority that the group had before."""
+    run = Cluster().see(node("n0").cpu("2"), pod_group("g"), pod("a").cpu("2").priority(5).group("g"))
+    run.step()
+    run.see(pod("b").cpu("2").priority(1)).step()  # builds the index
+    assert not run.of(d.Evict)
+    run.see(pod("c").cpu("2").priority(0).group("g")).step()
+    run.engine.validate()
+    run.gone("Pod", "c").step()
+    run.engine.validate()

@@ -106,6 +106,7 @@ class VictimIndex:
         self._running: dict[GroupKey, int] = {}  # leaf -> number of placed members that are not terminating
         self._members: dict[GroupKey, dict[str, None]] = {}  # leaf -> keys of these members
         self._position = -1
+        self._priorities = state.forest.priority_version
         self._stale = True
         # The preemptor lost its place to another scheduler: it does not take it back by force.
         self.own_only = False
@@ -151,6 +152,8 @@ class VictimIndex:
         Return the number of rows read. If it equals `rows`, more rows may be left.
         """
         self.budgets.refresh()
+        if self._priorities != self.forest.priority_version:
+            self._priorities, self._stale = self.forest.priority_version, True
         log = self.columns.log
         changes = None if self._stale or self._position < 0 else log.since(self._position)
         self._position = log.position

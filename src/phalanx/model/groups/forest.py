@@ -50,6 +50,7 @@ class GroupForest:
         self._begun: dict[GroupKey, None] = {}  # those of `_expected` of which some pods are placed, and not all
         self._roster = MemberIndex(ours)
         self._leaf_of = self._roster.leaf_of
+        self.priority_version = 0  # +1 when members gave a group of other members another priority
 
     # ---- events ----------------------------------------------------------------------------------------------
 
@@ -441,7 +442,9 @@ class GroupForest:
             group = self._links.node(leaf)
         alone = group.spec is None or group.spec.parent is None
         was = (False, False) if alone else (group.ready, group.bad)
+        before = tuple(group.traits)
         self._roster.put(group, key, pod)
+        self._note_priorities(group, before)
         if leaf in self._expected:
             self._begin(group)
         if not alone:
@@ -454,7 +457,9 @@ class GroupForest:
             return ()
         group = self._groups[leaf]
         was = (group.ready, group.bad)
+        before = tuple(group.traits)
         self._roster.remove(group, key)
+        self._note_priorities(group, before)
         if leaf in self._expected:
             self._begin(group)
         self._links.update_ancestors(group, *was)
@@ -464,6 +469,18 @@ class GroupForest:
             self._replace_spec(leaf, None, None)
         self._links.prune(group)
         return roots
+
+    def _note_priorities(self, group: Group, before: tuple[tuple[str, int, str], ...]) -> None:
+        """Count a change of the lowest priority; the usual first and last pod of a group change nothing for others."""
+        after = tuple(group.traits)
+        if after == before:
+            return
+        parents = self.above(group.key)
+        siblings = self.leaves(parents[-1].key) if parents else ()
+        others = {t[1] for leaf in siblings if leaf is not group for t in leaf.traits}
+        old, new = {t[1] for t in before}, {t[1] for t in after}
+        if (old and new and min(old) != min(new)) or (others and (old | new) - others):
+            self.priority_version += 1
 
 
 def _union(a: Roots, b: Roots) -> Roots:
