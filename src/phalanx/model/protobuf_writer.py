@@ -62,11 +62,11 @@ def message(obj: Json, schema: Object) -> bytes:
     return b"".join(parts)
 
 
-Known = dict[tuple[str, bytes], bytes]  # (field, its JSON) -> the field, encoded
+Known = dict[tuple["Writer", bytes], bytes]  # (writer of a field, its JSON) -> the field, encoded
 
 
 def message_of_json(raw: msgspec.Raw, schema: Object, known: Known, levels: int = 1) -> bytes:
-    """Encode JSON. Objects of a list have much in common, so `known` keeps what long fields were encoded as.
+    """Encode JSON. Objects of a list have much in common, so `known` keeps what fields were encoded as.
 
     levels: how many levels of objects are looked into; what is below is one value. `known`: for one list only.
     """
@@ -74,29 +74,27 @@ def message_of_json(raw: msgspec.Raw, schema: Object, known: Known, levels: int 
     if plan.embedded:
         return message(msgspec.json.decode(raw), schema)
     parts: list[bytes] = []
+    writers, objects = plan.writers, plan.objects
     for name, value in _fields(raw).items():
-        writer = plan.writers.get(name)
-        text = bytes(value)
-        if writer is None or text == b"null":
+        if (writer := writers.get(name)) is None:
             continue
-        kind = schema.fields[name].type
-        if levels and isinstance(kind, Object):
-            parts.append(block(schema.fields[name].number, message_of_json(value, kind, known, levels - 1)))
-        elif len(text) < WORTH_KNOWING:
-            writer(msgspec.json.decode(text), parts)
-        else:
-            key = (f"{schema.name} {name}", text)
-            if (encoded := known.get(key)) is None:
-                made: list[bytes] = []
-                writer(msgspec.json.decode(text), made)
-                encoded = b"".join(made)
-                if len(known) < MOST_KNOWN:
-                    known[key] = encoded
+        text = bytes(value)
+        if levels and name in objects and text != b"null":
+            number, kind = objects[name]
+            parts.append(block(number, message_of_json(value, kind, known, levels - 1)))
+        elif (encoded := known.get((writer, text))) is not None:
             parts.append(encoded)
+        elif text != b"null":
+            made: list[bytes] = []
+            writer(msgspec.json.decode(text), made)
+            parts += made
+            if name not in UNIQUE and len(known) < MOST_KNOWN:
+                known[writer, text] = b"".join(made)
     return b"".join(parts)
 
 
-WORTH_KNOWING, MOST_KNOWN = 40, 10_000  # characters of JSON; fields
+MOST_KNOWN = 10_000  # fields
+UNIQUE = frozenset({"name", "uid", "resourceVersion", "generateName", "podIP", "podIPs"})  # differ in each object
 _fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 Writer = Callable[[Any, list[bytes]], None]  # (value, parts of the message so far)
@@ -108,6 +106,7 @@ class _Plan(NamedTuple):
     schema: Object  # keeps its id from being used again
     embedded: tuple[tuple[int, Object], ...]
     writers: dict[str, Writer]
+    objects: dict[str, tuple[int, Object]]  # the fields that are objects
 
 
 _plans: dict[int, _Plan] = {}  # by id of the schema
@@ -120,7 +119,8 @@ def _planned(schema: Object) -> _Plan:
         assert isinstance(inner.type, Object)
         embedded.append((inner.number, inner.type))
     writers = {name: _field_writer(each) for name, each in schema.fields.items() if each.number}
-    plan = _plans[id(schema)] = _Plan(schema, tuple(embedded), writers)
+    objects = {name: (each.number, each.type) for name, each in schema.fields.items() if isinstance(each.type, Object)}
+    plan = _plans[id(schema)] = _Plan(schema, tuple(embedded), writers, objects)
     return plan
 
 
