@@ -200,6 +200,7 @@ class World:
     def settle(self) -> None:
         """Deliver everything, let no more fault happen, and let the engine finish."""
         self.faults = 0.0
+        self.now = max(self.now, self.engine.cluster.now)  # a clock that was set back is right again
         quiet = 0
         for _ in range(400):
             while self.updates:
