@@ -31,7 +31,7 @@ from phalanx.serve.kueue_places import EnginePlaces
 from phalanx.serve.metrics.demand import DemandMetrics
 from phalanx.serve.metrics.plugin_times import LIMIT, PluginTimes
 from phalanx.serve.metrics.scheduler import SchedulerMetrics
-from phalanx.serve.queries.diagnostics import Diagnostics
+from phalanx.serve.queries.diagnostics import Diagnostics, QuestionSettings
 from phalanx.serve.scheduler import SchedulerOptions, SchedulerService
 
 log = logging.getLogger(__name__)
@@ -79,9 +79,8 @@ class SchedulerParts:
         )
         rng = random.Random()  # system seed; its values, such as names of events, are not secret
         service = self.service = SchedulerService(writer or client, engine, gates, clock, rng, options)
-        ready, dialects = lambda: service.synced, settings.dialects
-        pools = settings.pools
-        self.diagnostics = Diagnostics(engine, client, gates, ready, clock.now, pools=pools, dialects=dialects)
+        asked = QuestionSettings(settings.pools, settings.dialects)
+        self.diagnostics = Diagnostics(engine, client, gates, lambda: service.synced, clock.now, asked)
         self.metrics = SchedulerMetrics(service)
         DemandMetrics(self.metrics.registry, service, self.diagnostics)
 

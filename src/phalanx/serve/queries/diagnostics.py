@@ -47,6 +47,13 @@ class _Asked(msgspec.Struct):
     cluster: Variant = msgspec.field(default_factory=Variant)
 
 
+class QuestionSettings(msgspec.Struct, frozen=True):
+    """What the options of the scheduler say about answers."""
+
+    pools: Sequence[DeclaredPool] = ()  # nodes that an autoscaler may create, for `demand`; none: more of the existing
+    dialects: Sequence[str] = ()  # other schedulers whose PodGroups are used
+
+
 class Diagnostics:
     def __init__(
         self,
@@ -55,18 +62,14 @@ class Diagnostics:
         gates: Gates,
         ready: Callable[[], bool],
         now: Callable[[], float] = time.time,
-        *,
-        pools: Sequence[DeclaredPool] = (),
-        dialects: Sequence[str] = (),
+        settings: QuestionSettings | None = None,
     ) -> None:
-        """`pools`: nodes that an autoscaler may create, for `demand`; by default more of the existing types.
-        `dialects`: other schedulers whose PodGroups are used."""
         self._engine = engine
         self._reader = EngineReader(engine, now)
         self._client = client
         self._gates = gates
         self._aside = ForkedQueries()
-        self._pools, self._dialects = pools, dialects
+        self._settings = settings or QuestionSettings()
         self._ready = ready  # caches are filled: answers before that would be wrong
 
     async def answer(
@@ -106,7 +109,7 @@ class Diagnostics:
         units."""
 
         def compute() -> bytes:
-            found = demand(self._engine.scheduler, self._pools)
+            found = demand(self._engine.scheduler, self._settings.pools)
             if namespace:
                 found = found.only(namespace)
             return msgspec.json.encode(found)
@@ -141,7 +144,9 @@ class Diagnostics:
                 raise BadRequest(f"the body must be {shape}: {problem}") from None
             if asked.drain is not None:
                 return msgspec.json.encode(drain(self._engine, asked.drain.nodes, asked.drain.domain))
-            manifests = Manifests(self._gates, classes, tuple(self._engine.profiles), templates, self._dialects)
+            manifests = Manifests(
+                self._gates, classes, tuple(self._engine.profiles), templates, self._settings.dialects
+            )
             manifests.read(asked.items, asked.namespace)
             if only and (others := manifests.question.namespaces - {only}):
                 text = (
