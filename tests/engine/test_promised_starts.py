@@ -194,6 +194,21 @@ def test_a_lost_node_moves_the_promise() -> None:
     assert "a node of its reservation is gone, cordoned or in another domain" in condition(run, "wait")[2]
 
 
+@pytest.mark.parametrize("how", ["gone", "cordoned"])
+def test_a_lost_node_is_not_named_any_more_if_others_are_free_at_the_same_time(how: str) -> None:
+    run = cluster(5, "backfill: Conservative")
+    submit(run, "runs", 5, seconds=100)
+    submit(run, "wait", 4, seconds=50)
+    run.step(2.0)
+    assert promised(run, "wait") == 100.0 and "reserved n00, n01" in condition(run, "wait")[2]
+    if how == "gone":
+        run.gone("Node", "n00")
+    else:
+        run.see(node("n00").cpu(1).label("rack", "r0").unschedulable())
+    run.step(2.0)
+    assert promised(run, "wait") == 98.0 and "reserved n01, n02" in condition(run, "wait")[2]
+
+
 @pytest.mark.parametrize("left", ["r9", ""])
 def test_a_reservation_does_not_span_domains_when_nodes_change_theirs(left: str) -> None:
     run = cluster(8, "backfill: Conservative")

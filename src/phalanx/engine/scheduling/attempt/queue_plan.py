@@ -56,6 +56,7 @@ class QueuePlan:
         self._nodes: list[Any] = []  # Node objects from which `_topology` was made
         self._topology = TopologyLevels([], 0)
         self._demands: dict[int, Demand] = {}  # by number of the request
+        self._lost: list[str] = []  # keys of units that lost their nodes since the last plan
         self._failed: dict[Failed, None] = {}  # requests that found no place, the least recently tried first
         self._retries = 0  # of them, those to try again soon
         self.due = 0.0
@@ -157,6 +158,8 @@ class QueuePlan:
         place = None
         if where is not None and max(old.start, self._cluster.now) < old.entry.until:
             place = (old.start, max(old.entry.until, old.start + made.expected), where)
+        if gone:
+            self._lost.append(unit.key)
         lost = Reason.NODE_LOST if gone else Reason.HIGHER_PRIORITY if old.outranked else Reason.OVERRAN
         self.planner.restore(made, old.entry.promise, place, lost)
 
@@ -216,6 +219,8 @@ class QueuePlan:
                 continue
             if made.demand.request == entry.unit.demand.request and made.demand.pods == entry.unit.demand.pods:
                 planner.replace(made)
+                if entry.where is None:
+                    self._lost.append(key)
             else:
                 self.forget(key)
 
@@ -245,8 +250,17 @@ class QueuePlan:
             if key in requests and promise.where is not None:
                 self._failed.pop(_failure(*requests[key]), None)
             self.promises.append(promise)
+        self._promise_other_nodes()
         found = any(failure not in self._failed for failure in tried)
         self._retries = len(self._failed) if found else max(0, self._retries - len(tried)) if tried else 0
+
+    def _promise_other_nodes(self) -> None:
+        """Repeat the promises of units that lost their nodes and start at the same time on others."""
+        moved, self._lost = set(self._lost).difference(promise.name for promise in self.promises), []
+        for key in sorted(moved & self.units.keys()):
+            entry = self.units[key].entry
+            if entry.promise is not None:
+                self.promises.append(StartPromise(key, entry.promise, entry.where))
 
     def _submit_new(self, planner: LiveStartPlanner, requests: Requests) -> set[Failed]:
         """Submit the units that are not planned; of those like one that found no place a few, which are returned."""
