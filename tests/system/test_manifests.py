@@ -189,7 +189,7 @@ def test_every_right_is_documented() -> None:
 
 
 def test_every_option_of_cluster_mode_is_documented() -> None:
-    text = (DEPLOY.parent / "docs" / "cluster.md").read_text()
+    text = (DEPLOY.parent / "docs" / "commands.md").read_text()
     options = [
         option.opts[0] for option in controllers.params if (getattr(option, "help", "") or "").startswith("cluster:")
     ]
