@@ -174,9 +174,14 @@ class InCluster(Inside):
         patched: Json = json_patch(pod, json.loads(base64.b64decode(response["patch"])))
         return patched
 
-    async def announced(self, reason: str) -> str:
-        events = await self.eventually("Event", lambda events: any(e["reason"] == reason for e in events))
-        return str(next(e.get("note") or e.get("message") for e in events if e["reason"] == reason))
+    async def announced(self, reason: str, text: str = "") -> str:
+        """Wait for an event with this reason whose note has this text; return its note."""
+
+        def notes(events: list[Json]) -> list[str]:
+            said = [str(e.get("note") or e.get("message")) for e in events if e["reason"] == reason]
+            return [note for note in said if text in note]
+
+        return notes(await self.eventually("Event", lambda events: bool(notes(events))))[0]
 
 
 @asynccontextmanager

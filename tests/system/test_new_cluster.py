@@ -135,7 +135,7 @@ def test_custom_resources_installed_later_are_used(monkeypatch: pytest.MonkeyPat
 
     async def scenario(cluster: InCluster) -> None:
         await cluster.apply(gang_job("early", 2, suspend=True))
-        assert "install the custom resources" in await cluster.announced("APINotAvailable")
+        await cluster.announced("APINotAvailable", "install the custom resources")
         await cluster.install_custom_resources()
         await cluster.apply(gang_job("train", 2))
         await cluster.eventually("Pod", running(2))
