@@ -152,7 +152,7 @@ class Informer(Generic[T]):
         # Checked once and by name: `isinstance` with a Protocol costs more than a small list.
         self._snapshots: Snapshots | None = cast(Snapshots, client) if hasattr(client, "snapshot") else None
         self._read = _cache.of if self._snapshots is not None else _read
-        self._decode: Callable[[bytes], Any] = _same if type_ is bytes else msgspec.json.Decoder(type_).decode
+        self._decode: Callable[[bytes], Any] = bytes if type_ is bytes else msgspec.json.Decoder(type_).decode
         self._sink = sink
         self._namespace, self._labels, self._fields = namespace, labels, fields
         self._optional = optional
@@ -495,7 +495,3 @@ def _behind(now: str, before: str) -> bool:
 def _number(revision: str) -> int:
     """Return a revision as a number, or 0 if it is not a number (never sent by a Kubernetes API server)."""
     return int(revision) if revision.isdigit() else 0
-
-
-def _same(body: bytes) -> bytes:
-    return body

@@ -33,7 +33,7 @@ LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 
 # Annotations of volumes and claims
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+STORAGE_CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
 

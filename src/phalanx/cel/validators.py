@@ -45,18 +45,23 @@ def children(node: Node) -> Iterator[Node]:
         yield from (node.range, node.init, node.condition, node.step, node.result)
 
 
+def nodes(root: Node) -> Iterator[Node]:
+    """Yield every node of an expression once, each before its parts."""
+    pending: list[Node] = [root]
+    seen: set[int] = set()
+    while pending:
+        node = pending.pop()
+        if id(node) not in seen:
+            seen.add(id(node))
+            pending.extend(children(node))
+            yield node
+
+
 def literal_problems(checked: Checked) -> list[ExpressionProblem]:
     """Return the literals with invalid values."""
     problems: list[ExpressionProblem] = []
-    pending: list[Node] = [checked.node]
-    seen: set[int] = set()
     exempt: set[int] = set()  # arguments of format() may have several types
-    while pending:
-        node = pending.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        pending.extend(children(node))
+    for node in nodes(checked.node):
         if isinstance(node, CallExpression):
             problems += _argument_problems(node)
             if node.function == "format" and node.target is not None:
@@ -89,14 +94,7 @@ def _argument_problems(node: CallExpression) -> list[ExpressionProblem]:
 
 def bad_pattern(checked: Checked) -> str:
     """Return what is wrong with a constant pattern of find() or findAll(), which is compiled with the expression."""
-    pending: list[Node] = [checked.node]
-    seen: set[int] = set()
-    while pending:
-        node = pending.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        pending.extend(children(node))
+    for node in nodes(checked.node):
         if isinstance(node, CallExpression) and node.function in ("find", "findAll") and node.args:
             pattern = node.args[0]
             if isinstance(pattern, Const) and isinstance(pattern.value, str):
@@ -126,14 +124,4 @@ def _mixed(checked: Checked, elements: list[tuple[Node, bool]]) -> list[Expressi
 
 def mentions(root: Node, name: str) -> bool:
     """Return whether an expression uses a variable with this name."""
-    pending: list[Node] = [root]
-    seen: set[int] = set()
-    while pending:
-        node = pending.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        if isinstance(node, Ident) and node.name.removeprefix(".") == name:
-            return True
-        pending.extend(children(node))
-    return False
+    return any(isinstance(node, Ident) and node.name.removeprefix(".") == name for node in nodes(root))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from phalanx.base.well_known import CLASS_ANNOTATION
+from phalanx.base.well_known import STORAGE_CLASS_ANNOTATION
 from phalanx.controllers.runtime.controller import Json
 from phalanx.controllers.runtime.ownership import deleting
 from phalanx.model.quantity import BadQuantity, nanos
@@ -21,13 +21,13 @@ def annotations_of(obj: Json) -> Json:
 
 def class_of(obj: Json) -> str:
     """Return the class of a volume or a claim; "" if none."""
-    old = annotations_of(obj).get(CLASS_ANNOTATION)
+    old = annotations_of(obj).get(STORAGE_CLASS_ANNOTATION)
     return str(obj["spec"].get("storageClassName") or "") if old is None else str(old)
 
 
 def leaves_class_open(claim: Json) -> bool:
     """Return True if the class is unset, as opposed to "", which means no class."""
-    return claim["spec"].get("storageClassName") is None and CLASS_ANNOTATION not in annotations_of(claim)
+    return claim["spec"].get("storageClassName") is None and STORAGE_CLASS_ANNOTATION not in annotations_of(claim)
 
 
 def default_class(classes: Iterable[Json]) -> Json | None:

@@ -140,7 +140,7 @@ def _merged(found: Iterable[tuple[str, Place]]) -> tuple[Place, ...]:
 def _present(group: Group, held: list[Reserved]) -> tuple[Place, ...]:
     """Return the places of the members that are left of a group whose owner restarts its pods.
 
-    The owner ends them next. If this process is killed before it sees that, they are all that tells where they were.
+    The owner ends them next. If this process is killed before it sees that, only this condition has their places.
     """
     until = max((each.until for each in held if each.rolls), default=0.0)
     names = {each.lost for each in held}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from phalanx.base.well_known import BIND_COMPLETED, CLASS_ANNOTATION, SELECTED_NODE
+from phalanx.base.well_known import BIND_COMPLETED, SELECTED_NODE, STORAGE_CLASS_ANNOTATION
 from phalanx.engine.framework import Bools, Finding, Handle, Rows
 from phalanx.engine.state.columns import Columns
 from phalanx.engine.state.journal import Change
@@ -64,7 +64,7 @@ def disks_of(shape: Shape) -> list[Volume]:
 
 
 def class_of(thing: PersistentVolume | PersistentVolumeClaim) -> str:
-    return thing.metadata.annotations.get(CLASS_ANNOTATION, thing.spec.storage_class_name or "")
+    return thing.metadata.annotations.get(STORAGE_CLASS_ANNOTATION, thing.spec.storage_class_name or "")
 
 
 def fully_bound(claim: PersistentVolumeClaim) -> bool:

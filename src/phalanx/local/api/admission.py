@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from phalanx.base.clock import rfc3339
 from phalanx.base.well_known import (
-    CLASS_ANNOTATION,
     DEVICES_API,
     NOT_READY_TAINT,
     POD_GROUP_FINALIZER,
     SCHEDULING_API,
+    STORAGE_CLASS_ANNOTATION,
     UNREACHABLE_TAINT,
 )
 from phalanx.local.api.context import Context
@@ -72,7 +72,7 @@ _CLASSES = {
         "storageClassName",
         "storageclasses.storage.k8s.io",
         ("storageclass.kubernetes.io/is-default-class", "storageclass.beta.kubernetes.io/is-default-class"),
-        CLASS_ANNOTATION,
+        STORAGE_CLASS_ANNOTATION,
     ),
 }
 # How long a pod without an own toleration stays on a node that is not ready or unreachable.
