@@ -65,10 +65,10 @@ class LiveStartPlanner(StartPlanner):
     def replace(self, unit: Unit) -> None:
         """Change the eligible nodes or the expected duration of a waiting unit. It keeps its nodes if it may."""
         entry = self.waiting[unit.name]
-        self._by_demand.remove(entry)
+        self._table.remove(entry)
         longer = unit.expected > entry.unit.expected
         entry.unit, entry.span = unit, unit.expected
-        self._by_demand.add(entry)
+        self._table.add(entry)
         eligible = unit.demand.eligible
         if entry.where is None:
             return

@@ -7,7 +7,6 @@ The present plan keeps all promises, so the process ends at the latest when ever
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 
 from phalanx.engine.reservations.capacity import CapacityProfile
@@ -17,23 +16,6 @@ from phalanx.engine.reservations.units import Backfill, PlanSettings, WaitingUni
 Place = tuple[float, float, Assignment]  # from, until, where
 KEPT_PER_SEARCH = 3  # reservations that are taken over at the cost of one search
 TRIES = 5  # plans that are built before the present one is kept
-
-
-def rank(entry: WaitingUnit, now: float, settings: PlanSettings) -> tuple[float, float, float, int]:
-    """Return the place in the order: priority, then age weighted by size and expected duration, then age.
-
-    Exponents of zero give the order of creation. A unit of unknown duration counts as one of a day.
-    """
-    unit = entry.unit
-    age = max(0.0, now - unit.created) + 60.0
-    weight = age * _preference(unit.size, entry.span, settings.size_exponent, settings.duration_exponent)
-    return (-unit.priority, -weight, unit.created, unit.index)
-
-
-@functools.lru_cache(maxsize=20_000)
-def _preference(size: float, span: float, size_exponent: float, duration_exponent: float) -> float:
-    seconds = span if span != FOREVER else 86400.0
-    return float(size**size_exponent / seconds**duration_exponent)
 
 
 def by_promise(entry: WaitingUnit) -> tuple[float, ...]:

@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import bisect
 import heapq
-import itertools
 from collections.abc import Iterable
 
 import numpy as np
 
 from phalanx.engine.reservations.capacity import CapacityProfile, Ints, TopologyLevels
-from phalanx.engine.reservations.reservation import FOREVER, Assignment, PodDemand, Reason, Reservation
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, Reason, Reservation
 from phalanx.engine.reservations.room_now import RoomNow
-from phalanx.engine.reservations.start_plan import Place, build, by_promise, rank, without
+from phalanx.engine.reservations.start_plan import Place, build, by_promise, without
 from phalanx.engine.reservations.units import (
     Backfill,
     Decisions,
@@ -27,7 +26,7 @@ from phalanx.engine.reservations.units import (
     Unit,
     WaitingUnit,
 )
-from phalanx.engine.reservations.units_by_demand import Kind, UnitsByDemand, kind_of
+from phalanx.engine.reservations.waiting_units import WaitingUnits
 
 LEAST_EXTENSION_SECONDS = 60.0  # a unit over its expected duration is expected to run at least so much longer
 EXTENSION = 0.25  # of what it has run so far
@@ -57,7 +56,7 @@ class StartPlanner:
         self.base = CapacityProfile(now, free, topology, coarse=coarse)  # without what runs, to its expected end
         self.plan = self.base  # also without what is reserved; the same profile while no unit waits
         self.waiting: dict[str, WaitingUnit] = {}
-        self._by_demand = UnitsByDemand()  # the same units, grouped
+        self._table = WaitingUnits(self.settings)  # the same units
         self.running: dict[str, Running] = {}
         self._stretch = Stretch(self.settings.overrun_quantile)
         self.searches = 0
@@ -84,14 +83,14 @@ class StartPlanner:
         entry = WaitingUnit(unit, unit.expected * self._stretch.factor)
         entry.passed_before = self._passed(unit)
         self.waiting[unit.name] = self._unpromised[unit.name] = entry
-        self._by_demand.add(entry)
+        self._table.add(entry)
         self._new[unit.name] = entry
         self._largest = max(self._largest, unit.size)
 
     def withdraw(self, name: str) -> None:
         """Forget a waiting unit: its reservation ends with it."""
         entry = self.waiting.pop(name)
-        self._by_demand.remove(entry)
+        self._table.remove(entry)
         self._unpromised.pop(name, None)
         if self._new.get(name) is entry:
             del self._new[name]
@@ -115,7 +114,7 @@ class StartPlanner:
         """Report that a unit runs which this planner did not start."""
         self.advance(now)
         if unit.name in self.waiting:
-            self._by_demand.remove(self.waiting.pop(unit.name))
+            self._table.remove(self.waiting.pop(unit.name))
         self._unpromised.pop(unit.name, None)
         entry = WaitingUnit(unit, unit.expected * self._stretch.factor)
         entry.where = where
@@ -266,8 +265,8 @@ class StartPlanner:
     def _start_in_order(self, out: Decisions) -> None:
         """Start what fits in order, without reservations; with STRICT the first that does not fit stops the rest."""
         self._new, self._freed = {}, False
-        closed: set[Kind] = set()
-        for entry in self._by_demand.in_order(lambda e: e.unit.order, closed=closed):
+        candidates = self._table.by_creation()
+        for entry in candidates:
             where = self.base.fits(entry.unit.demand, self.now, self.now)
             if where is not None:
                 entry.start, entry.where = self.now, where
@@ -275,13 +274,13 @@ class StartPlanner:
             elif self.settings.backfill is Backfill.STRICT:
                 return
             else:
-                closed.add(kind_of(entry))
+                candidates.exclude(0.0)
 
     def _start(self, entry: WaitingUnit, out: Decisions, *, reserved: bool = True) -> None:
         """Move a unit from the waiting to the started ones, at its planned place."""
         assert entry.where is not None
         del self.waiting[entry.unit.name]
-        self._by_demand.remove(entry)
+        self._table.remove(entry)
         self._unpromised.pop(entry.unit.name, None)
         self._begin(entry, self.now, reserved=reserved)
         out.starts.append(Start(entry.unit.name, entry.where, self._passed(entry.unit) - entry.passed_before))
@@ -307,7 +306,7 @@ class StartPlanner:
         if not new:
             return
         old = len(self.waiting) - len(new)
-        if old and new[0].unit.priority > self._by_demand.lowest_priority:
+        if old and new[0].unit.priority > self._table.lowest_priority:
             self._plan_again()
             return
         for entry in new:
@@ -373,7 +372,7 @@ class StartPlanner:
         if self._credit < cost * min(len(self.waiting), settings.depth):
             self._start_additional(out, cost)
             return
-        order = list(itertools.islice(self._by_demand.in_order(self._rank), settings.depth))
+        order = self._table.by_rank(self.now).first(settings.depth)
         room = self.base if len(order) == len(self.waiting) else without(self.plan, order)
         plan, searches, kept = build(room, self.now, order, settings, self.base.most())
         self._credit -= searches * cost + (0 if self._is_short() else kept)
@@ -386,29 +385,24 @@ class StartPlanner:
             self._place(entry, plan.places[entry.unit.name])
         self._start_due(out)
 
-    def _rank(self, entry: WaitingUnit) -> tuple[float, float, float, int]:
-        return rank(entry, self.now, self.settings)
-
     def _start_additional(self, out: Decisions, cost: int) -> None:
         """Start units that fit now without delaying any reservation."""
-        failed: dict[PodDemand, list[tuple[int, float]]] = {}  # (pods, span) that do not fit now
-        closed: set[Kind] = set()
         tries = max(LEAST_TRIED, self._credit // cost)
         room = RoomNow(self.plan)
-        for entry in self._by_demand.in_order(self._rank, room.slots, closed):
+        candidates = self._table.by_rank(self.now, room.slots)
+        for entry in candidates:
             if tries <= 0:
                 break
             demand = entry.unit.demand
-            known = failed.setdefault(demand.pod, [])
-            if any(p <= demand.pods and span <= entry.span for p, span in known) or room.slots(demand) < demand.pods:
-                closed.add(kind_of(entry))
+            if room.slots(demand) < demand.pods:
+                candidates.exclude(0.0)
                 continue
             self.searches += 1
             tries -= 1
             self._credit -= cost
             until = self.plan.until(self.now, entry.span)
             if room.excludes(entry, until):
-                known.append((demand.pods, entry.span))
+                candidates.exclude(entry.span)
                 continue
             if entry.where is not None:
                 self.plan.change(entry.start, entry.until, demand, entry.where, +1)
@@ -418,7 +412,7 @@ class StartPlanner:
                 self._start(entry, out, reserved=False)
                 room.taken()
             else:
-                known.append((demand.pods, entry.span))
+                candidates.exclude(entry.span)
                 if entry.where is not None:
                     self.plan.change(entry.start, entry.until, demand, entry.where, -1)
 
