@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from support.controller_world import Json, world
+from support.lws_objects import done, lws
 from support.manifests import apps_set, stateful_set, template
 
 SETS = {
@@ -59,5 +60,35 @@ def test_a_gang_that_is_made_again_follows_its_size_and_leaves_nothing_behind() 
             await cluster.until("StatefulSet", "w", when=lambda o: (o.get("status") or {}).get("readyReplicas") == 4)
             await cluster.eventually("Workload", lambda found: len(found) == 1)
             assert not before & set(cluster.names("Workload")), "the predecessor's Workload is gone"
+
+    asyncio.run(asyncio.wait_for(scenario(), 60))
+
+
+def test_a_leader_worker_set_of_gangs_that_is_made_again_recreates_a_lost_replica() -> None:
+    body = lws("l", replicas=2, size=2, annotations={"scheduling.phalanx.dev/gang": "true"})
+
+    async def scenario() -> None:
+        async with world(nodes=4) as cluster:
+            await cluster.apply(body)
+            await done(cluster, "l")
+            groups = set(cluster.names("PodGroup"))
+            await cluster.delete("LeaderWorkerSet", "l", propagation="Orphan")
+            await cluster.gone("LeaderWorkerSet", "l")
+            await cluster.delete("Pod", "l-1")
+            await cluster.until("Pod", "l-1", when=lambda pod: (pod.get("status") or {}).get("phase") == "Running")
+            assert set(cluster.names("PodGroup")) == groups, "the StatefulSet of the leaders requests no group itself"
+            await cluster.apply(body)
+            await done(cluster, "l")
+            lost = {name: cluster.look("Pod", name)["metadata"]["uid"] for name in ("l-0", "l-0-1")}
+            await cluster.delete("Pod", "l-0")
+            await cluster.eventually(
+                "Pod",
+                lambda found: (
+                    len(found) == 4
+                    and not {pod["metadata"]["uid"] for pod in found} & set(lost.values())
+                    and all((pod.get("status") or {}).get("phase") == "Running" for pod in found)
+                ),
+            )
+            await done(cluster, "l")
 
     asyncio.run(asyncio.wait_for(scenario(), 60))

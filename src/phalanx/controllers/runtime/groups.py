@@ -64,9 +64,13 @@ class Groups:
         """Requeue an owner of this kind whenever one of its scheduling objects changes."""
 
         def changed(key: Key, new: Json | None, old: Json | None) -> None:
-            about = (new or old or {})["spec"].get("controllerRef") or {}
-            if about.get("kind") == kind and controller_of(new or old or {}) is None:
-                queue.add(Key(key.namespace, about["name"]))  # a user's Workload
+            seen = new or old or {}
+            about = seen["spec"].get("controllerRef") or {}
+            if new is None and (reference := seen["spec"].get("workloadRef")):  # a group is gone: see its Workload
+                above = self.workloads.get(key.namespace, reference["workloadName"])
+                about = (above["spec"].get("controllerRef") or {}) if above is not None else {}
+            if about.get("kind") == kind and controller_of(seen) is None:  # a user's, or left by an orphaning deletion
+                queue.add(Key(key.namespace, about["name"]))
             if new is not None and not deleting(new) and (old is None or new["spec"] == old["spec"]):
                 return  # created by its owner, or only its status changed
             for obj in (new, old):
@@ -203,6 +207,8 @@ class Groups:
         if not controlled_by(known, uid):
             if of_namesake(known, owner):
                 return GroupPhase.REPLACING  # left by an earlier object with the owner's name, and terminating
+            if controller_of(known) is None and deleting(known):
+                return GroupPhase.LEAVING  # left by an orphaning deletion: it stays for its pods, which run on
             raise GroupingRefused(clash(known, kind, owner), "NameConflict")
         # A terminating object still holds pods, which may wait for an outdated count.
         kept = GroupPhase.LEAVING if deleting(known) else GroupPhase.READY

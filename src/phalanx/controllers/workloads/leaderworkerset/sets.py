@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 
 from phalanx.base import resources as r
-from phalanx.base.well_known import LAST_APPLIED
+from phalanx.base.well_known import LAST_APPLIED, PHALANX_API
 from phalanx.controllers.runtime.ownership import controller_reference
 from phalanx.model.kinds import Json
 from phalanx.model.leaderworkerset.names import (
@@ -118,8 +118,9 @@ def service(name: str, namespace: str, selector: dict[str, str], owner: Json) ->
 
 
 def _inherited(meta: Json) -> Json:
-    hidden = LAST_APPLIED
-    return {key: value for key, value in (meta.get("annotations") or {}).items() if key != hidden}
+    """Return the annotations of a set that its StatefulSets get too: all but those that request groups."""
+    annotations: Json = meta.get("annotations") or {}
+    return {k: v for k, v in annotations.items() if k != LAST_APPLIED and not k.startswith(f"{PHALANX_API}/")}
 
 
 def _template(source: Json) -> Json:
