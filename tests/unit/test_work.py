@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from phalanx.base import work as module
-from phalanx.base.errors import Conflict
+from phalanx.base.errors import Conflict, Forbidden
 from phalanx.base.work import WorkQueue
 from support.virtual_time import VirtualLoop, run
 
@@ -226,3 +227,22 @@ def test_a_worker_hired_at_the_very_end_leaves_nothing_unawaited(
     asyncio.run(main())
     gc.collect()
     assert not begun and [str(warning.message) for warning in recwarn] == []
+
+
+def test_work_in_a_namespace_that_is_being_deleted_is_no_warning(caplog: pytest.LogCaptureFixture) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        queue: WorkQueue[str] = WorkQueue("jobs")
+        causes: dict[str, list[dict[str, str]]] = {"ending": [{"reason": "NamespaceTerminating"}], "refused": []}
+
+        async def work(key: str) -> None:
+            raise Forbidden("pods is forbidden", causes=causes[key])
+
+        for key in causes:
+            queue.add(key)
+        working = asyncio.create_task(queue.run(work, 2))
+        await asyncio.sleep(10)
+        working.cancel()
+
+    with caplog.at_level(logging.WARNING):
+        run(main)
+    assert [record.getMessage() for record in caplog.records] == ["jobs: refused: pods is forbidden; retrying"]

@@ -163,7 +163,8 @@ class WorkQueue(Generic[K]):
         if isinstance(error, Conflict):
             log.debug("%s: %s has changed, retrying", self.name, key)
         elif isinstance(error, ApiProblem):
-            level = logging.WARNING if failures == FAILURES_BEFORE_WARNING else logging.INFO
+            expected = any(cause.get("reason") == "NamespaceTerminating" for cause in error.causes)
+            level = logging.WARNING if failures == FAILURES_BEFORE_WARNING and not expected else logging.INFO
             log.log(level, "%s: %s: %s; retrying", self.name, key, error)
         else:
             log.error("%s: %s failed and will be retried", self.name, key, exc_info=error)
