@@ -8,8 +8,6 @@ import json
 import random
 import ssl
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -20,48 +18,9 @@ from phalanx.base.informer import Informer, ObjectChange
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, ExecPlugin
 from phalanx.local.api.tls import load_identity
+from support.answering import against, answering, http
 from support.http_client import CONFIG_MAPS, PODS
 from support.waiting import eventually_async
-
-Answer = Callable[[str], Awaitable[bytes] | bytes]  # of the request line: everything that goes back
-
-
-def http(body: bytes, code: str = "200 OK") -> bytes:
-    return b"HTTP/1.1 %b\r\nContent-Length: %d\r\n\r\n%b" % (code.encode(), len(body), body)
-
-
-@asynccontextmanager
-async def answering(answer: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """A server that says exactly these bytes; b"" hangs up."""
-
-    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            while head := await reader.readuntil(b"\r\n\r\n"):
-                said = answer(head.split(b"\r\n")[0].decode())
-                said = said if isinstance(said, bytes) else await said
-                if not said:
-                    break
-                writer.write(said)
-                await writer.drain()
-        except (OSError, EOFError, asyncio.CancelledError):
-            pass
-        finally:
-            writer.close()
-
-    server = await asyncio.start_server(talk, "127.0.0.1", 0, ssl=tls)
-    try:
-        yield server.sockets[0].getsockname()[1]
-    finally:
-        server.close()
-
-
-def against(answer: Answer, test: Callable[[HttpClient], Awaitable[None]], **options: Any) -> None:
-    async def main() -> None:
-        async with answering(answer) as port, HttpClient(Connection(f"http://127.0.0.1:{port}", None), **options) as c:
-            async with asyncio.timeout(30):
-                await test(c)
-
-    asyncio.run(main())
 
 
 @pytest.mark.parametrize(
@@ -95,7 +54,7 @@ def test_whatever_the_library_raises_is_unreachable(raised: Any, monkeypatch: py
         def broken(*_: Any, **__: Any) -> Any:
             raise raised
 
-        monkeypatch.setattr(client._session, "_request", broken)
+        monkeypatch.setattr(client._transport, "_open", broken)
         with pytest.raises(Unreachable):
             await client.list(PODS)
         with pytest.raises(Unreachable):
@@ -113,7 +72,7 @@ def test_a_cancellation_that_a_library_turns_into_something_else_is_still_one(mo
             except asyncio.CancelledError:
                 raise TimeoutError from None
 
-        monkeypatch.setattr(client._session, "_request", deaf)
+        monkeypatch.setattr(client._transport, "_open", deaf)
         task = asyncio.create_task(client.list(PODS))
         await asyncio.sleep(0)
         await asyncio.sleep(0)

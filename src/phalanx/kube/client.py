@@ -8,25 +8,23 @@ result of the call is unknown. A cancellation is never turned into a failure.
 from __future__ import annotations
 
 import asyncio
-import socket
-import ssl
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from urllib.parse import quote
 
-import aiohttp
 import msgspec
 
 from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized, Unreachable, problem_from_status
 from phalanx.kube.config import Connection
 from phalanx.kube.discovery import DiscoveryClient
+from phalanx.kube.http1 import Answer, Connect, HttpTransport, Request
 
 _JSON = "application/json"
 _MAX_LINE = 16 << 20  # bytes of one watch line; no object is larger
 BUSY_ATTEMPTS = 10  # of a call that is answered 429 with Retry-After
 LONGEST_BUSY = 60  # largest accepted Retry-After, in seconds
 AFTER_RETRIES = 0.005  # seconds for which new calls wait while refused calls are sent again
+WATCH_SILENCE = 300.0  # seconds without a byte on a watch, after which its connection counts as broken
 WATCH_GRACE = 10.0  # seconds after a watch's own timeout, after which its connection counts as broken
 
 
@@ -94,32 +92,24 @@ class HttpClient(Client):
         user_agent: str = "phalanx",
         connections: int = 64,
         timeout: float = 30.0,
-        connector: Callable[[], aiohttp.BaseConnector] | None = None,
+        connect: Connect | None = None,
     ) -> None:
-        """connector: transport to use instead of TCP (a simulated network)."""
+        """connect: opens connections instead of TCP (a simulated network)."""
         self._connection = connection
         self._agent = user_agent
         self._limit = connections
-        self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=10)
-        self._session: aiohttp.ClientSession | None = None
-        self._connector = connector or self._tcp
+        self._timeout = timeout
+        self._transport: HttpTransport | None = None
+        self._connect = connect
         self._discovery = DiscoveryClient(self.get_changed)
         self.on_answer: Callable[[str, int, float], None] | None = None  # method, status (0: no answer), seconds
         self._busy_until = float("-inf")  # loop time before which the server accepts no more calls
 
-    def _tcp(self) -> aiohttp.BaseConnector:
-        tls: ssl.SSLContext | bool = self._connection.ssl if self._connection.ssl is not None else True
-        return aiohttp.TCPConnector(limit=0, limit_per_host=0, ssl=tls, keepalive_timeout=60, socket_factory=_socket)
-
     async def __aenter__(self) -> HttpClient:
         if type(asyncio.get_running_loop()).__module__.startswith("uvloop"):
             raise RuntimeError("an HttpClient under uvloop crashes when a server closes its connections")
-        self._session = aiohttp.ClientSession(
-            connector=self._connector(),
-            headers={"User-Agent": self._agent, "Accept": _JSON},
-            timeout=self._timeout,
-            auto_decompress=True,
-        )
+        server, tls = self._connection.server, self._connection.ssl
+        self._transport = HttpTransport(server, tls, self._agent, self._connect)
         self._slots = asyncio.Semaphore(self._limit)
         return self
 
@@ -128,9 +118,10 @@ class HttpClient(Client):
         return self._connection.server
 
     async def __aexit__(self, *_: object) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        if self._transport is not None:
+            self._transport.close()
+            self._transport = None
+            await asyncio.sleep(0)  # the event loop closes the sockets
 
     async def _headers(self, extra: Mapping[str, str], *, renew: bool = False) -> dict[str, str]:
         try:
@@ -138,7 +129,7 @@ class HttpClient(Client):
         except (ConfigProblem, OSError) as problem:
             # Not a wrong setting: `bearer` worked when the process started, so the source may come back.
             raise Unauthorized(f"no token for {self._connection.server}: {problem}") from problem
-        headers = dict(extra)
+        headers = {"Accept": _JSON, **extra}
         if token:
             headers["Authorization"] = f"Bearer {token}"
         return headers
@@ -158,12 +149,12 @@ class HttpClient(Client):
 
         Raises ApiProblem for every answer that is not 2xx, or not JSON unless `plain`.
         """
-        if self._session is None:
-            raise RuntimeError("HttpClient is used outside 'async with'")
         extra = {**(headers or {}), **({"Content-Type": content_type} if body is not None else {})}
         for attempt in range(BUSY_ATTEMPTS):
             await self._wait_while_busy(first=not attempt)
-            code, answer, wait = await self._send(method, path, query, body, extra)
+            code, found, answer = await self._send(method, path, query, body, extra)
+            after = found.get("retry-after", "")
+            wait = int(after) if after.isdigit() else 0
             if code != 429 or not wait or attempt == BUSY_ATTEMPTS - 1 or path.endswith("/eviction"):
                 break  # 429 on an eviction means a disruption budget, not a busy server
             self._busy_until = max(self._busy_until, asyncio.get_running_loop().time() + min(wait, LONGEST_BUSY))
@@ -195,61 +186,53 @@ class HttpClient(Client):
 
     async def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, body: bytes | None, extra: Mapping[str, str]
-    ) -> tuple[int, bytes, int]:
-        """Return status code, body and seconds of Retry-After."""
-        assert self._session is not None
-        before, clock = _cancellations(), asyncio.get_running_loop().time
+    ) -> Answer:
+        clock = asyncio.get_running_loop().time
         async with self._slots:
             for renew in (False, True):
-                sent = await self._headers(extra, renew=renew)
+                headers = await self._headers(extra, renew=renew)
                 since, code = clock(), 0
                 try:
-                    async with self._session.request(
-                        method, self._connection.server + path, params=query or {}, data=body, headers=sent
-                    ) as response:
-                        answer = await response.read()
-                        code, after = response.status, response.headers.get("Retry-After", "")
-                except Exception as error:
-                    raise _unreachable(f"{method} {path}", error, before) from error
+                    answer = await self._exchange(Request(method, path, query or {}, headers, body))
+                    code = answer.code
                 finally:
                     if self.on_answer is not None:
                         self.on_answer(method, code, clock() - since)
                 if code == 401 and not renew and not self._connection.token:
                     continue  # the token may have been rotated: read it from its source again
                 break
-        return code, answer, int(after) if after.isdigit() else 0
+        return answer
+
+    async def _exchange(self, request: Request) -> Answer:
+        transport, before = self._http, _cancellations()
+        try:
+            return _not_elsewhere(await transport.exchange(request, self._timeout))
+        except Exception as error:
+            raise _unreachable(f"{request.method} {request.path}", error, before) from error
+
+    @property
+    def _http(self) -> HttpTransport:
+        if self._transport is None:
+            raise RuntimeError("HttpClient is used outside 'async with'")
+        return self._transport
 
     async def get_changed(self, path: str, accept: str, etag: str) -> tuple[bytes, str]:
         """GET a document unless it still has this ETag; return it and its ETag. Empty if it has not changed."""
-        if self._session is None:
-            raise RuntimeError("HttpClient is used outside 'async with'")
-        sent = await self._headers({"Accept": accept, **({"If-None-Match": etag} if etag else {})})
-        before = _cancellations()
-        try:
-            async with self._session.get(self._connection.server + path, headers=sent) as response:
-                body = await response.read()
-                code, now = response.status, response.headers.get("ETag", "")
-        except Exception as error:
-            raise _unreachable(f"GET {path}", error, before) from error
+        headers = await self._headers({"Accept": accept, **({"If-None-Match": etag} if etag else {})})
+        code, found, body = await self._exchange(Request("GET", path, {}, headers))
         if code == 304:
             return b"", etag
         if code >= 300:
             raise _problem(code, body)
-        return body, now
+        return body, found.get("etag", "")
 
     async def served(self, resource: Resource) -> bool:
         return await self._discovery.has(resource)
 
     async def response_headers(self, path: str) -> dict[str, str]:
         """GET a path and return the headers of the answer, names in lower case. Raises Unreachable."""
-        if self._session is None:
-            raise RuntimeError("HttpClient is used outside 'async with'")
-        sent, before = await self._headers({}), _cancellations()
-        try:
-            async with self._session.get(self._connection.server + path, headers=sent) as response:
-                return {name.lower(): value for name, value in response.headers.items()}
-        except Exception as error:
-            raise _unreachable(f"GET {path}", error, before) from error
+        headers = await self._headers({})
+        return dict((await self._exchange(Request("GET", path, {}, headers))).headers)
 
     async def call(self, call: Call) -> bytes:
         answer = await self.request(
@@ -262,23 +245,18 @@ class HttpClient(Client):
         return _require_api_answer(answer, _SHAPES.get(call.verb, _answer))
 
     async def events(self, call: Call) -> AsyncIterator[WatchEvent]:
-        if self._session is None:
-            raise RuntimeError("HttpClient is used outside 'async with'")
-        path = call.resource.path(call.namespace)
-        end = float(call.query.get("timeoutSeconds") or 0)
+        transport, path = self._http, call.resource.path(call.namespace)
+        seconds = float(call.query.get("timeoutSeconds") or 0)
         headers = await self._headers({})
         before = _cancellations()
         try:
-            async with self._session.get(
-                self._connection.server + path,
-                params={"watch": "true", **call.query},
-                headers=headers,
-                # Long silence is normal on a watch; the read timeout finds half-open connections.
-                timeout=aiohttp.ClientTimeout(total=end + WATCH_GRACE if end else None, sock_connect=10, sock_read=300),
-            ) as response:
-                if response.status >= 300:
-                    raise _problem(response.status, await response.read())
-                async for line in _lines(response.content):
+            request = Request("GET", path, {"watch": "true", **call.query}, headers)
+            # Long silence is normal on a watch; its limit finds half-open connections.
+            limit = seconds + WATCH_GRACE if seconds else None
+            async with transport.stream(request, silence=WATCH_SILENCE, seconds=limit) as (answer, read):
+                if answer.code >= 300:
+                    raise _problem(answer.code, _not_elsewhere(answer).body)
+                async for line in _lines(read):
                     event = _LINE.decode(line)
                     if event.type == "ERROR":
                         raise _problem(500, bytes(event.object))
@@ -305,21 +283,17 @@ def _unreachable(what: str, error: Exception, before: int) -> BaseException:
     return Unreachable(f"{what}: {str(error) or type(error).__name__}")
 
 
-def _socket(address: tuple[Any, ...]) -> socket.socket:
-    """Open a socket with keep-alive, so that a machine that disappears is noticed within half a minute."""
-    family, kind, protocol = address[:3]
-    sock = socket.socket(family, kind, protocol)
-    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3)):
-        if hasattr(socket, option):  # macOS has them under other names, or not at all
-            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return sock
+def _not_elsewhere(answer: Answer) -> Answer:
+    """Raise Unreachable for a redirect: an API server sends none."""
+    if answer.code in (301, 302, 303, 307, 308):
+        raise Unreachable(f"the answer leads to {answer.headers.get('location', 'nowhere')}; is that the API server?")
+    return answer
 
 
-async def _lines(stream: aiohttp.StreamReader) -> AsyncIterator[bytes]:
-    """Split the chunked body at newlines; an object may be far larger than one read."""
+async def _lines(read: Callable[[], Awaitable[bytes]]) -> AsyncIterator[bytes]:
+    """Split the body at newlines; an object may be far larger than one read."""
     rest = b""
-    async for chunk in stream.iter_any():
+    while chunk := await read():
         if b"\n" not in chunk:
             rest += chunk
             if len(rest) > _MAX_LINE:

@@ -100,8 +100,8 @@ class Elected(Runnable, Protocol):
 def run_loop(main: Coroutine[Any, Any, int], *, serving: bool) -> int:
     """Run a coroutine to its exit code: with uvloop for an API server, else with asyncio's loop.
 
-    A client under uvloop aborts in libuv or loses cancellations if the server disappears during TLS (uvloop #653,
-    aiohttp #10506; `kube.client` refuses to start there). See docs/reliability.md.
+    A client under uvloop aborts in libuv if the server disappears during TLS (uvloop #653; `kube.client` refuses to
+    start there). See docs/reliability.md.
     """
     if not serving:
         return asyncio.run(main)

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
-import aiohttp
-from aiohttp.client_proto import ResponseHandler
+from phalanx.kube.http1 import Connect
 
 TICK = 1e-7  # seconds
 KEEPALIVE = 30.0  # seconds after which a client notices a dead peer (kube/client.py sets it so)
@@ -58,8 +57,8 @@ class Network:
     def listen(self, address: str, host: Host, factory: Callable[[], asyncio.BaseProtocol]) -> None:
         self._listeners[address] = (host, factory)
 
-    def connector(self, host: Host) -> Callable[[], aiohttp.BaseConnector]:
-        return lambda: _Connector(self, host)
+    def connecting(self, host: Host) -> Connect:
+        return lambda protocol, name, port: self.connect(host, f"{name}:{port}", protocol)
 
     async def connect(self, host: Host, address: str, protocol: asyncio.BaseProtocol) -> None:
         """Open a connection. Raises ConnectionRefusedError where nothing listens or the weather is bad."""
@@ -237,18 +236,3 @@ class End(asyncio.Transport):
         self._lost = self._closing = True
         self._host.ends.pop(self, None)
         self._protocol.connection_lost(error)
-
-
-class _Connector(aiohttp.BaseConnector):
-    """Carries the product's HTTP client over the simulated network."""
-
-    def __init__(self, network: Network, host: Host) -> None:
-        # aiohttp reads the machine's own clock to see whether a connection was idle for too long: never by that.
-        super().__init__(limit=0, limit_per_host=0, keepalive_timeout=1e9)
-        self._network, self._host = network, host
-
-    async def _create_connection(self, req: Any, traces: Any, timeout: Any) -> ResponseHandler:
-        protocol: ResponseHandler = self._factory()
-        async with asyncio.timeout(timeout.sock_connect):
-            await self._network.connect(self._host, f"{req.url.host}:{req.url.port}", protocol)
-        return protocol

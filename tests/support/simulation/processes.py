@@ -109,7 +109,7 @@ class Process(ABC):
 
     def client(self) -> HttpClient:
         connection = Connection(f"http://{ADDRESS}", None, clock=self.clock)
-        return HttpClient(connection, user_agent=f"phalanx-{self.name}", connector=self.network.connector(self.host))
+        return HttpClient(connection, user_agent=f"phalanx-{self.name}", connect=self.network.connecting(self.host))
 
 
 class ApiServer(Process):

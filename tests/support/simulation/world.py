@@ -114,7 +114,7 @@ class World:
                 host = Host("kubectl")
                 connection = Connection(f"http://{ADDRESS}", None)
                 async with HttpClient(
-                    connection, user_agent="kubectl", timeout=10, connector=self.network.connector(host)
+                    connection, user_agent="kubectl", timeout=10, connect=self.network.connecting(host)
                 ) as client:
                     user = User(client, self._rng["user"], self.scale.nodes, devices=self._devices)
                     await self._calm("everything starts")
