@@ -110,6 +110,11 @@ class Executor:
         return self._in_flight
 
     @property
+    def busy(self) -> bool:
+        """Return True while binds and evictions wait for others: events are written later."""
+        return self._in_flight > CALLS
+
+    @property
     def unanswered(self) -> int:
         """Return the number of binds whose result is unknown."""
         return len(self._unanswered)

@@ -2,7 +2,7 @@
 
 An event is identified by (object, reason, action, note, type). The first is created; repeats within SERIES_END are
 counted and written as a series at most once per SERIES_INTERVAL. Recording never waits; dropped events are counted and
-logged.
+logged. While the process has more urgent writes (`busy`), events wait for a limited time and up to a limited number.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import logging
 import random
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -26,7 +27,10 @@ from phalanx.base.tasks import run_all
 log = logging.getLogger(__name__)
 
 MAX_NOTE = 1024
-QUEUE = 10_000
+QUEUE = 20_000
+HELD = QUEUE // 2  # events that wait for more urgent writes; with more, events are written beside them
+LONGEST_HELD = 30.0  # seconds that an event waits for more urgent writes
+LOOK_AGAIN = 0.1  # seconds between two looks whether they are done
 SERIES_INTERVAL = 30.0  # seconds between two writes of one series
 SERIES_END = 360.0  # seconds after which a repeat is a new event
 REMEMBERED = 20_000
@@ -61,12 +65,22 @@ class _Series(msgspec.Struct):
 
 class Recorder:
     def __init__(
-        self, client: Client, controller: str, instance: str, clock: Clock, rng: random.Random, *, writers: int = 4
+        self,
+        client: Client,
+        controller: str,
+        instance: str,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        writers: int = 4,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
+        """busy: returns True while other writes of this process should come first."""
         self._client, self._controller, self._instance = client, controller, instance
         self._clock, self._rng = clock, rng
-        self._writers = writers
-        self._queue: asyncio.Queue[tuple[str, Any]] = asyncio.Queue(QUEUE)
+        self._writers, self._busy = writers, busy
+        # Kind of the write, its arguments, and the time until which it waits for more urgent writes.
+        self._queue: asyncio.Queue[tuple[str, Any, float]] = asyncio.Queue(QUEUE)
         self._series: OrderedDict[tuple[Any, ...], _Series] = OrderedDict()
         self.dropped = 0
         self._announced = (float("-inf"), 0)  # time of the last log line about dropped events, and their number then
@@ -115,14 +129,14 @@ class Recorder:
         }
         if related is not None:
             body["related"] = related.json()
-        self._enqueue("create", body)
+        self._enqueue("create", (namespace, msgspec.json.encode(body)))  # encoded: many may wait
 
     def _enqueue(self, kind: str, item: Any) -> None:
         if self._queue.full():
             self._queue.get_nowait()
             self._queue.task_done()
             self._count_dropped(f"{QUEUE:,} were waiting to be written")
-        self._queue.put_nowait((kind, item))
+        self._queue.put_nowait((kind, item, self._clock.monotonic() + LONGEST_HELD))
 
     def _count_dropped(self, why: str) -> None:
         self.dropped += 1
@@ -141,10 +155,11 @@ class Recorder:
 
     async def _write_events(self) -> None:
         while True:
-            kind, item = await self._queue.get()
+            kind, item, until = await self._queue.get()
             try:
+                await self._let_others_go_first(until)
                 if kind == "create":
-                    await self._create(item)
+                    await self._create(*item)
                 else:
                     await self._update_series(*item)
             except ApiProblem as problem:
@@ -156,8 +171,11 @@ class Recorder:
             finally:
                 self._queue.task_done()
 
-    async def _create(self, body: dict[str, Any]) -> None:
-        namespace = body["metadata"]["namespace"]
+    async def _let_others_go_first(self, until: float) -> None:
+        while self._busy() and self._queue.qsize() < HELD and self._clock.monotonic() < until:  # noqa: ASYNC110
+            await asyncio.sleep(LOOK_AGAIN)
+
+    async def _create(self, namespace: str, body: bytes) -> None:
         await retrying(lambda: self._client.create(EVENTS_V1, body, namespace), self._rng, attempts=3, idempotent=True)
 
     async def _update_series(self, namespace: str, name: str, count: int, last: float) -> None:

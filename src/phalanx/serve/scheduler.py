@@ -124,7 +124,9 @@ class SchedulerService:
                 options.lease_client or client, clock, rng, identity, self._wake.set, lease=options.placement_lease
             )
             self.turns = Turns(lease, clock, lambda: self._informers, self.observed.written)
-        self.recorder = Recorder(self.observed, name, f"{name}-{socket.gethostname()}", clock, rng)
+        self.recorder = Recorder(
+            *(self.observed, name, f"{name}-{socket.gethostname()}", clock, rng), busy=lambda: self.executor.busy
+        )
         self.executor = Executor(
             self.observed,
             self.recorder,
