@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 
 from phalanx.cli.scheduler_client import Colours
@@ -235,3 +237,30 @@ def test_why_names_the_restart_of_a_jobset_and_both_revisions_of_a_stateful_set_
 
 def settings(cluster: Cluster, name: str) -> list[str]:
     return why(cluster.engine, "PodGroup", "default", name).items[0].levels[0].settings
+
+
+def test_a_gang_that_lost_its_members_to_preemption_one_by_one_is_preempted() -> None:
+    cluster = Cluster(grace=True).see(node("n").cpu("4"), pod_group("g").gang(4), *gang_members(4))
+    cluster.step()
+    cluster.see(pod("high").cpu("4").priority(100))
+    cluster.step()
+    assert len(cluster.evicted) == 4
+    cluster.step(2)
+    assert healthy(cluster)[1] == "Preempting"
+    cluster.finish()
+    cluster.step(2)
+    assert healthy(cluster)[1] == "Preempted" and "preempted by Pod high" in healthy(cluster)[2]
+    cluster.see(*gang_members(4, "again"))
+    cluster.step(2)
+    assert healthy(cluster)[1] == "Preempted", "until it runs again"
+    restarted = Cluster().see(*cluster.objects["Node"].values(), *cluster.objects["PodGroup"].values())
+    restarted.see(pod("high").cpu("4").priority(100).node("n"), *gang_members(4, "again"))
+    restarted.step(2)
+    assert healthy(restarted)[1] == "Preempted", "a new process does not know the losses"
+    restarted.gone("Pod", "high")
+    restarted.step(5)
+    assert healthy(restarted) == ("True", "Running", "4 of 4 pods have a node")
+
+
+def gang_members(size: int, prefix: str = "g") -> list[Any]:
+    return [pod(f"{prefix}-{n}").group("g").cpu("1") for n in range(size)]

@@ -102,6 +102,29 @@ def test_a_tree_ends_as_a_whole() -> None:
     assert sorted(cluster.evicted) == ["a-1", "b-0", "b-1"]
 
 
+def test_a_tree_whose_members_are_never_ready_is_below_its_minimum_and_ends_as_a_whole() -> None:
+    rules = {"policy": "TerminateAll", "graceSeconds": 10}
+    cluster = Cluster(grace=True).see(
+        node("n").cpu("8"),
+        composite("top").gang(1),
+        composite("tree").gang(2).parent("top"),
+        workload_policy("p").target("CompositePodGroup", "top").set(rescheduling=rules, timeouts={"readySeconds": 30}),
+        *(pod_group(name).gang(2).parent("tree") for name in ("a", "b")),
+        *(member(f"{name}-{n}", name) for name in ("a", "b") for n in range(2)),
+    )
+    cluster.step()
+    for name in ("a-0", "a-1", "b-0"):
+        set_ready(cluster, name, "True")
+    cluster.step(31)
+    for name, placed in (("tree", "1 of 2"), ("top", "0 of 1")):
+        status, reason, message = healthy(cluster, name, "CompositePodGroup")
+        assert (status, reason) == ("False", "Degraded")
+        assert message.startswith(placed) and "b-1 (never ready)" in message
+    assert healthy(cluster, "a")[1] == "Running"
+    cluster.step(11)
+    assert sorted(cluster.evicted) == ["a-0", "a-1", "b-0", "b-1"]
+
+
 def test_replace_reserves_the_room_of_a_lost_member_until_its_replacement_comes() -> None:
     cluster = running(rescheduling={"policy": "Replace"}, nodes=1, size=4)
     lose(cluster, "g-3", "EvictionByEvictionAPI")
@@ -354,3 +377,38 @@ def test_nothing_is_reserved_for_a_gang_that_was_preempted_as_a_whole() -> None:
     assert len(cluster.evicted) == 3
     cluster.finish().see(pod("late").cpu("3"), pod("later").cpu("3")).step()
     assert cluster.placed.keys() == {"urgent", "late", "later"}
+
+
+def test_a_preempted_gang_that_is_not_placed_in_time_has_timed_out() -> None:
+    cluster = Cluster(grace=True).see(node("n").cpu("2"), policy(timeouts={"scheduleSeconds": 60}))
+    cluster.see(pod_group("g").gang(2).disrupt_all(), member("g-0"), member("g-1"))
+    cluster.step()
+    cluster.see(pod("high").cpu("2").priority(100))
+    cluster.step()
+    cluster.finish()
+    cluster.step(1)
+    cluster.see(*(member(f"new-{n}", created=cluster.now) for n in range(2)))
+    cluster.step(59)
+    assert healthy(cluster)[1] == "Preempted"
+    cluster.step(2)
+    assert healthy(cluster)[1] == "TimedOut" and "scheduleSeconds" in healthy(cluster)[2]
+    cluster.gone("Pod", "high")
+    cluster.step(30)
+    assert healthy(cluster)[1] == "Running"
+
+
+def test_a_complete_group_of_an_incomplete_tree_stays_timed_out() -> None:
+    cluster = Cluster().see(
+        node("n").cpu("2"),
+        composite("tree").gang(2),
+        workload_policy("p").target("CompositePodGroup", "tree").set(timeouts={"membersSeconds": 60}),
+        pod_group("g").gang(1).parent("tree"),
+        member("g-0"),
+    )
+    cluster.step(61)
+    cluster.step(2)
+    writes = len(cluster.of(d.SetGroupCondition))
+    for _ in range(5):
+        cluster.step(1)
+        assert healthy(cluster)[1] == "TimedOut"
+    assert len(cluster.of(d.SetGroupCondition)) == writes, "it is written once"

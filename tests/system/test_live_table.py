@@ -8,10 +8,11 @@ import pytest
 
 from phalanx.cli.live import draw_table
 from phalanx.cli.local import _guide
+from phalanx.model.printing.groups import HEALTHY
 from phalanx.serve.demo_table import DemoRow, rows_of
 from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.testing import Cluster
-from phalanx.testing.builders import gang, node
+from phalanx.testing.builders import composite, gang, node, pod, pod_group
 
 WHY = "0 of 24 pods fit; at most 20 fit now; 4 more nodes with 8 nvidia.com/gpu are needed, of 32 nodes 12 are full"
 
@@ -94,9 +95,29 @@ def test_a_gang_that_lost_a_member_shows_the_message_of_its_condition() -> None:
     assert message
 
 
-def test_the_message_of_an_earlier_state_is_not_shown_beside_the_present_count() -> None:
-    cluster = Cluster().see(node("n").cpu("4"), *gang("g", 2))
+def test_the_message_is_about_the_present_count_also_before_the_condition_is_written() -> None:
+    cluster = Cluster().see(node("n").cpu("4"), *gang("g", 3))
     cluster.step()
-    cluster.gone("Pod", "g-0")  # seen, and the condition is still of the two
-    ((_, status, placed, _, _, message),) = rows(cluster)
-    assert (status, placed, message) == ("Degraded", 1, "")
+    for left in (2, 1):
+        cluster.gone("Pod", f"g-{left}")  # seen, and the condition is still of one more
+        ((_, status, placed, _, _, message),) = rows(cluster)
+        assert (status, placed) == ("Degraded", left)
+        assert message.startswith(f"{left} of 3 pods have a node")
+
+
+def test_a_group_whose_parent_is_missing_or_in_a_cycle_is_in_the_table() -> None:
+    cluster = Cluster().see(
+        node("n").cpu("4"),
+        composite("a").gang(1).parent("b"),
+        composite("b").gang(1).parent("a"),
+        pod_group("in-cycle").gang(1).parent("a"),
+        pod_group("orphan").gang(1).parent("nowhere"),
+        *(pod(name).group(name).cpu("1") for name in ("in-cycle", "orphan")),
+    )
+    cluster.step(2)
+    found = {name: (status, message) for name, status, *_, message in rows(cluster)}
+    assert found.keys() == {"a", "b", "in-cycle", "orphan"}
+    assert found["a"][0] == "Invalid" and "cyclic" in found["a"][1]
+    assert found["orphan"][0] == "Waiting" and "nowhere" in found["orphan"][1]
+    written = cluster.objects["CompositePodGroup"]["a"].status.conditions or ()
+    assert [each.reason for each in written if each.type == HEALTHY] == ["Invalid"], "kubectl and the table agree"

@@ -9,7 +9,6 @@ import msgspec
 
 from phalanx.base.well_known import UNSCHEDULABLE
 from phalanx.model.kinds import Json
-from phalanx.model.printing.groups import HEALTHY
 from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.queries.queue_view import GROUP_KINDS
 
@@ -57,7 +56,9 @@ def rows_of(reader: EngineReader) -> list[DemoRow]:
 def _row(reader: EngineReader, text: str, group: Json) -> DemoRow:
     kind, namespace, name = text.split("/", 2)
     status, (placed, pods) = group["reason"], group["pods"]
-    message = "" if status in GOOD else reader.headline(text) or _written(reader.conditions(text), status)
+    message = ""
+    if status not in GOOD:
+        message = reader.headline(text) or _pending(reader.conditions(text)) or reader.health(text)
     policy = f"Gang {group['min']}" if group["gang"] else "Basic"
     where = _where(reader, text, group["topology"]) if placed else ""
     return DemoRow(namespace, name, GROUP_KINDS[kind], policy, placed, pods, where, status, message)
@@ -72,15 +73,10 @@ def _where(reader: EngineReader, text: str, topology: str) -> str:
     return ", ".join(sorted({node["labels"].get(topology, "?") for node in found if node is not None}))
 
 
-def _written(conditions: list[Json], status: str) -> str:
-    """Return the message of its conditions: why the group is pending, or which members it lost.
+def _pending(conditions: list[Json]) -> str:
+    """Return the message of its conditions that says why the group is pending; "" if there is none.
 
-    A group that a condition calls Unschedulable has a headline instead, or its pods are placed now. A message about
-    another state than `status` is not of the present counts.
+    A group that a condition calls Unschedulable has a headline instead, or its pods are placed now.
     """
-    messages: dict[str, str] = {}
-    for each in conditions:
-        kind = "start" if each["type"].endswith("InitiallyScheduled") else each["type"]
-        if each["reason"] == status if kind == HEALTHY else each["reason"] != UNSCHEDULABLE:
-            messages[kind] = each["message"]
-    return messages.get("start") or messages.get(HEALTHY, "")
+    start = (each for each in conditions if each["type"].endswith("InitiallyScheduled"))
+    return next((each["message"] for each in start if each["reason"] != UNSCHEDULABLE), "")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection, Mapping
 
 import msgspec
 
-from phalanx.model.groups import Group, GroupForest, MemberState
+from phalanx.model.groups import Group, GroupForest, GroupKey, MemberState
 from phalanx.model.groups.expected_pods import MOST, expected
 
 REVISION = "leaderworkerset.sigs.k8s.io/template-revision-hash"  # label of the group of a replica
@@ -58,6 +59,7 @@ class Phase(enum.StrEnum):
     PREEMPTED = "Preempted"  # it was evicted; no member is on a node
     COMPLETED = "Completed"  # its members have succeeded
     TIMED_OUT = "TimedOut"  # a time limit of its policy has passed
+    INVALID = "Invalid"  # no pod of it is scheduled before its tree is corrected
 
 
 HEALTHY = (Phase.RUNNING, Phase.COMPLETED)
@@ -80,9 +82,9 @@ class Facts(msgspec.Struct, frozen=True):
     """Facts about a group that its members do not show."""
 
     started: bool = False  # it had its minimum before
-    disrupted: bool = False  # it has DisruptionTarget: the whole group is evicted
+    disrupted: bool = False  # it is evicted: it has DisruptionTarget, or lost all its members to preemption
     timed_out: bool = False
-    unready: int = 0  # pods that are bound and not ready for longer than its policy allows
+    unready: Mapping[GroupKey, Collection[str]] = {}  # leaf -> pods not ready for longer than its policy allows
 
 
 NO_FACTS = Facts()
@@ -90,16 +92,27 @@ NO_FACTS = Facts()
 
 def group_state(forest: GroupForest, group: Group, facts: Facts = NO_FACTS) -> GroupState:
     leaves = list(forest.leaves(group.key))
-    pods, placed_pods = sum(map(wanted_pods, leaves)), sum(leaf.placed for leaf in leaves) - facts.unready
+    pods, placed_pods = sum(map(wanted_pods, leaves)), sum(_placed(leaf, facts) for leaf in leaves)
     minimum = group.spec.minimum if group.spec is not None else 1
     if group.composite:
         cyclic = bool(forest.resolve(group.key).cycle)
-        placed = 0 if cyclic else sum(child.satisfied for child in group.children.values())
+        placed = 0 if cyclic else _placed(group, facts)
         wanted = max(len(group.children), minimum)
     else:
         placed, wanted = placed_pods, pods
     phase = _phase(forest, group, leaves, facts, placed, minimum)
     return GroupState(phase, placed, wanted, minimum, pods, placed_pods)
+
+
+def _placed(group: Group, facts: Facts) -> int:
+    """Return how many pods of a leaf, or child groups of a composite, count for its minimum and are ready in time."""
+    if not group.composite:
+        return group.placed - len(facts.unready.get(group.key, ()))
+    if not facts.unready:
+        return sum(child.satisfied for child in group.children.values())
+    return sum(
+        child.spec is not None and _placed(child, facts) >= child.spec.minimum for child in group.children.values()
+    )
 
 
 def wanted_pods(leaf: Group) -> int:
@@ -112,7 +125,7 @@ def wanted_pods(leaf: Group) -> int:
 
 def _phase(forest: GroupForest, group: Group, leaves: list[Group], facts: Facts, placed: int, minimum: int) -> Phase:
     on_nodes = sum(leaf.members_on_nodes for leaf in leaves)
-    if facts.disrupted:
+    if facts.disrupted and (on_nodes or not facts.timed_out):
         return Phase.PREEMPTING if on_nodes else Phase.PREEMPTED
     if _completed(leaves):
         return Phase.COMPLETED
@@ -122,6 +135,13 @@ def _phase(forest: GroupForest, group: Group, leaves: list[Group], facts: Facts,
         return Phase.TIMED_OUT
     if facts.started and on_nodes:
         return Phase.DEGRADED
+    return pending_phase(forest, group)
+
+
+def pending_phase(forest: GroupForest, group: Group) -> Phase:
+    """Return the phase of a group that does not run, whatever it did before."""
+    if group.problem is not None:
+        return Phase.INVALID
     root = forest.root_of(group.key)
     return Phase.SCHEDULING if root is not None and forest.ready(root) and group.ready else Phase.WAITING
 

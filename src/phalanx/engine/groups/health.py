@@ -13,9 +13,9 @@ from phalanx.engine.framework.cluster_state import ClusterState
 from phalanx.engine.groups.conditions import GroupConditions, set_condition
 from phalanx.engine.groups.group_state import HEALTHY as GOOD
 from phalanx.engine.groups.group_state import Facts, GroupState, Phase, group_state
-from phalanx.engine.groups.losses import NOT_REPLACED, RESTARTS, Loss, Losses
+from phalanx.engine.groups.losses import NOT_REPLACED, RESTARTS, Loss, LossCause, Losses
 from phalanx.engine.groups.restarts import NO_RESTARTS, RestartConditions, Restarts, seconds_of, stored_restarts
-from phalanx.model.groups import Group, GroupKey
+from phalanx.model.groups import Group, GroupKey, MemberState
 from phalanx.model.groups.group import PENDING
 from phalanx.model.groups.policy import DEFAULT
 from phalanx.model.objects import CompositePodGroup, Pod, PodGroup
@@ -63,9 +63,20 @@ class GroupHealth:
 
     def _facts(self, group: Group) -> Facts:
         key = group.key
-        unready = sum(len(self.unready.get(leaf.key, ())) for leaf in self._forest.leaves(key)) if self.unready else 0
-        conditions = self._conditions
-        return Facts(conditions.is_true(key), key in conditions.targets, key in self.timed_out, unready)
+        started = self._conditions.is_true(key)
+        disrupted = key in self._conditions.targets or (started and self._all_preempted(key))
+        return Facts(started, disrupted, key in self.timed_out, self.unready)
+
+    def _all_preempted(self, key: GroupKey) -> bool:
+        """Return True if a group has lost all its members to preemption, one by one."""
+        lost: list[Loss] = []
+        for leaf in self._forest.leaves(key):
+            if leaf.on_nodes or leaf.counts[MemberState.SUCCEEDED]:
+                return False
+            lost += self.losses.of(leaf.key)
+        if not lost:  # an earlier process has seen them
+            return self.has_reason(key, Phase.PREEMPTED)
+        return all(loss.cause is LossCause.PREEMPTED for loss in lost)
 
     def message(self, group: Group, state: GroupState) -> str:
         """Return one sentence: the placed and required numbers, and the lost members with causes."""

@@ -24,6 +24,7 @@ WORST_FIRST = (
     Phase.PREEMPTING,
     Phase.PREEMPTED,
     Phase.TIMED_OUT,
+    Phase.INVALID,
     Phase.SCHEDULING,
     Phase.WAITING,
     Phase.RUNNING,

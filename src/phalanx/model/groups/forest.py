@@ -230,6 +230,10 @@ class GroupForest:
         """Return every root whose object exists, sorted by key."""
         return sorted(k for k, g in self._groups.items() if g.spec is not None and g.spec.parent is None)
 
+    def groups(self) -> list[Group]:
+        """Return every group whose object exists, by key."""
+        return sorted((group for group in self._groups.values() if group.spec is not None), key=lambda group: group.key)
+
     def tree(self, root: GroupKey) -> Iterator[Group]:
         """Yield the group and all known groups below it, parents first, siblings by age. Safe on cycles."""
         seen: set[GroupKey] = set()

@@ -105,7 +105,7 @@ class GroupMetrics:
 
     def _counts(self) -> Iterable[Metric]:
         states = self._count_states()
-        found = {str(state): states[state] for state in (*Phase, "Invalid")}
+        found = {str(state): states[state] for state in Phase}
         yield gauge("phalanx_groups", "Groups by their state.", ["state"], found)
         text = "Share of the free capacity that lies in domains of a level that hold a pod."
         yield gauge("phalanx_fragmentation_ratio", text, ["level", "resource"], self._reader.fragmentation())
@@ -118,7 +118,7 @@ class GroupMetrics:
             self._pass, self._left = {}, list(self._reader.all_groups())
         chunk, self._left = self._left[:GROUPS_PER_SCRAPE], self._left[GROUPS_PER_SCRAPE:]
         for group in chunk:
-            self._pass[group.key] = "Invalid" if group.problem is not None else str(health.state(group).phase)
+            self._pass[group.key] = str(health.state(group).phase)
         if not self._left:
             self._known = self._pass
         return Tally((self._known | self._pass).values())

@@ -209,15 +209,14 @@ class EngineReader:
 
     # ---- groups
 
-    def all_groups(self) -> Iterable[Group]:
-        """Yield every group whose root is known."""
-        forest = self.forest
-        return () if forest is None else (group for root in forest.roots() for group in forest.tree(root))
+    def all_groups(self) -> list[Group]:
+        """Return every group that exists as an object or as part of a Workload."""
+        return self.forest.groups()
 
     def groups(self) -> dict[str, Json]:
-        """Return every group whose root is known, by key text."""
+        """Return every group, by key text. The parent is "" if an ancestor is missing, or in a cycle."""
         found: dict[str, Json] = {}
-        groups = [group for group in self.all_groups() if group.spec is not None]
+        groups = self.all_groups()
         revisions: dict[tuple[str, str], set[str]] = {}  # of a Workload: several while it rolls out
         for group in groups:
             if (revision := revision_of(group)) and group.spec is not None and group.spec.workload:
@@ -228,17 +227,17 @@ class EngineReader:
             rolls = len(revisions.get((group.key.namespace, spec.workload or ""), ())) > 1
             state = self._engine.groups.members.health.state(group)
             found[text_of(group.key)] = {
-                "parent": text_of(spec.parent) if spec.parent is not None else "",
+                "parent": text_of(spec.parent) if spec.parent is not None and self.forest.root_of(group.key) else "",
                 "workload": spec.workload or "",
                 "gang": spec.gang,
                 "min": spec.minimum,
                 "known": group.ready_children if group.composite else group.known,
-                "placed": sum(c.satisfied for c in group.children.values()) if group.composite else group.placed,
+                "placed": state.placed if group.composite else group.placed,
                 "pending": group.counts[MemberState.PENDING],
                 "done": group.counts[MemberState.SUCCEEDED],
                 "topology": spec.topology_key or "",
                 "priority": spec.priority,
-                "reason": "Invalid" if group.problem is not None else str(state.phase),
+                "reason": str(state.phase),
                 "pods": [state.placed_pods, state.pods],
                 "settings": settings_in_words(group),
                 "revision": revision_of(group) if rolls else "",
@@ -292,6 +291,12 @@ class EngineReader:
                     requests = {names[rid]: round(amount) for rid, amount in record.shape.requests}
                     return requests | self._devices.asked(record.shape)
         return {}
+
+    def health(self, text: str) -> str:
+        """Return what the condition Healthy says of the present state of a group; "" if there is no such group."""
+        key, health = key_of(text), self._engine.groups.members.health
+        group = self.forest.group(key) if key is not None else None
+        return health.message(group, health.state(group)) if group is not None else ""
 
     def conditions(self, text: str) -> list[Json]:
         """Return the conditions of its object; [] for a group without an object (implicit groups of KEP-4671)."""

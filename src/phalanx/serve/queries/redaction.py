@@ -102,9 +102,7 @@ def _objects(engine: Engine) -> Iterable[tuple[str, str]]:
     """Yield namespace and name of all objects that answers mention: pods, groups and workloads."""
     for record in engine.pods.records.values():
         yield record.namespace, record.name
-    forest = engine.cluster.forest
-    for root in forest.roots():
-        for group in forest.tree(root):
-            yield group.key.namespace, group.key.name
-            if group.spec is not None and group.spec.workload:
-                yield group.key.namespace, group.spec.workload
+    for group in engine.cluster.forest.groups():
+        yield group.key.namespace, group.key.name
+        if group.spec is not None and group.spec.workload:
+            yield group.key.namespace, group.spec.workload

@@ -13,7 +13,7 @@ import msgspec
 from phalanx.engine import decisions as d
 from phalanx.engine.framework import Emit
 from phalanx.engine.framework.cluster_state import ClusterState
-from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase, wanted_pods
+from phalanx.engine.groups.group_state import HEALTHY, GroupState, Phase, pending_phase, wanted_pods
 from phalanx.engine.groups.losses import GANG_TERMINATED, NEVER_READY, NOT_REPLACED, Loss, LossCause, node_is_lost
 from phalanx.engine.groups.restarts import NO_RESTARTS, Restarts, seconds_of
 from phalanx.engine.placement.outcome import plural
@@ -195,8 +195,9 @@ class Maintenance:
     def _limits(self, group: Group, state: GroupState, times: _Times) -> None:
         """Check membersSeconds and scheduleSeconds of a group that does not run."""
         policy, now, key = group.policy, self._cluster.now, group.key
-        waits = Phase.SCHEDULING if state.phase is Phase.TIMED_OUT and group.ready else state.phase
-        waits = Phase.WAITING if waits is Phase.TIMED_OUT else waits
+        waits = state.phase
+        if waits in (Phase.TIMED_OUT, Phase.PREEMPTED):
+            waits = pending_phase(self._forest, group)
         passed = ""
         if waits is not Phase.SCHEDULING:
             times.scheduling = None
