@@ -30,8 +30,8 @@ def drawn(translation: Translation) -> list[tuple[Any, ...]]:
         topology = spec.scheduling_constraints.topology if spec.scheduling_constraints else None
         key = topology[0].key if topology else ""
         if isinstance(group, CompositePodGroup):
-            assert group.spec.scheduling_policy.gang is not None
-            name, minimum = f"[{group.metadata.name}]", group.spec.scheduling_policy.gang.min_group_count
+            together = group.spec.scheduling_policy.gang
+            name, minimum = f"[{group.metadata.name}]", together.min_group_count if together is not None else 0
         else:
             gang = group.spec.scheduling_policy.gang
             name, minimum = group.metadata.name, gang.min_count if gang is not None else 0
@@ -90,7 +90,13 @@ def test_volcano_topology_is_a_node_label_of_the_tier() -> None:
     assert soft.groups[0].metadata.annotations == {PREFERRED_TOPOLOGY: "topology.volcano.sh/tier-2"}
 
 
+def test_volcano_names_a_tier_by_its_name_too() -> None:
+    named = {"minMember": 2, "networkTopology": {"mode": "hard", "highestTierName": "rack"}}
+    assert drawn(translated("volcano", named)) == [("g", "", 2, "topology.volcano.sh/tier-name-rack")]
+
+
 def test_what_cannot_be_expressed_is_named() -> None:
+    assert "without a tier" in translated("volcano", {"networkTopology": {"mode": "hard"}}).ignored[0]
     assert "subGroupPolicy" in translated("volcano", {"minMember": 1, "subGroupPolicy": [{}]}).ignored[0]
     assert "minMember above" in translated("volcano", {"minMember": 9, "minTaskMember": {"a": 1}}).ignored[0]
     assert "preemptibility" in translated("kai", {"minMember": 1, "preemptibility": "non-preemptible"}).ignored[0]
@@ -125,6 +131,42 @@ def test_kai_subgroups_become_a_tree() -> None:
     assert found.groups[3].metadata.annotations == {PREFERRED_TOPOLOGY: "host"}
 
 
+def test_kai_starts_with_some_of_its_subgroups() -> None:
+    """`minSubGroup` of KAI 0.17; a subgroup that needs no pods always counts there."""
+    replicas = [{"name": f"r{number}", "minMember": 8 - number} for number in range(4)]
+    found = translated("kai", {"minSubGroup": 3, "subGroups": replicas})
+    assert drawn(found)[0] == ("[g]", "", 3, "") and found.minimum == 5 + 6 + 7
+    elastic = [
+        {"name": "decode", "minSubGroup": 2},
+        {"name": "leader", "parent": "decode", "minMember": 1},
+        {"name": "worker", "parent": "decode", "minMember": 4},
+        {"name": "extra", "parent": "decode", "minMember": 0},
+        {"name": "spare", "minSubGroup": 0},
+        {"name": "pool", "parent": "spare", "minMember": 2},
+    ]
+    found = translated("kai", {"minMember": None, "subGroups": elastic})
+    assert drawn(found) == [
+        ("[g]", "", 1, ""),
+        ("[g-decode]", "g", 1, ""),
+        ("[g-spare]", "", 0, ""),
+        ("g-leader", "g-decode", 1, ""),
+        ("g-worker", "g-decode", 4, ""),
+        ("g-extra", "", 0, ""),
+        ("g-pool", "g-spare", 2, ""),
+        ("g-rest", "", 0, ""),
+    ]
+    assert found.minimum == 1
+
+
+@pytest.mark.parametrize("dialect", ["volcano", "kai"])
+def test_a_priority_class_that_its_pods_lack_is_named(dialect: str) -> None:
+    found = translated(dialect, {"minMember": 1, "priorityClassName": "high"})
+    assert found.ignored_with({"high"}) == []
+    assert "spec.priorityClassName high has no effect" in found.ignored_with({"high", ""})[0]
+    parts = {"minTaskMember": {"a": 1}, "subGroups": [{"name": "a"}], "priorityClassName": "high"}
+    assert "set it there" in translated(dialect, parts).ignored_with({""})[0]
+
+
 @pytest.mark.parametrize(
     ("dialect", "spec", "message"),
     [
@@ -142,6 +184,9 @@ def test_kai_subgroups_become_a_tree() -> None:
         ("kai", {"minMember": 1, "subGroups": [{"name": "a"}, {"name": "a"}]}, "occurs twice"),
         ("kai", {"minMember": 1, "subGroups": [{"name": "a", "parent": "b"}]}, "b does not exist"),
         ("kai", {"subGroups": [{"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]}, "cycle"),
+        ("kai", {"subGroups": [{"name": "c"}, {"name": "a", "parent": "b"}, {"name": "b", "parent": "a"}]}, "cycle"),
+        ("kai", {"minSubGroup": 2}, "spec.minSubGroup: there are no subGroups"),
+        ("kai", {"minSubGroup": "two", "subGroups": [{"name": "a"}]}, "spec.minSubGroup: 'two' is no number"),
         ("kai", {"minMember": 1, "topologyConstraint": {"requiredTopologyLevel": 3}}, "key of a node label"),
     ],
 )
@@ -204,6 +249,13 @@ def test_hypernodes_label_nodes_by_tier() -> None:
         "n3": {one: "lone", two: "lone"},
         "n4": {},
     }
+
+
+def test_a_tier_with_a_name_has_a_second_label() -> None:
+    member = {"type": "Node", "selector": {"exactMatch": {"name": "n0"}}}
+    named = HyperNode(ObjectMeta(name="leaf0"), HyperNodeSpec(1, [member], "rack"))
+    found = labels({"leaf0": named}, {"n0": {}})["n0"]
+    assert found == {"topology.volcano.sh/tier-1": "leaf0", "topology.volcano.sh/tier-name-rack": "leaf0"}
 
 
 def test_the_role_and_the_option_name_every_dialect() -> None:

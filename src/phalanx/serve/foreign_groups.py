@@ -201,7 +201,8 @@ class ForeignGroups:
         else:
             try:
                 translation = DIALECTS[name.dialect].translate(state.object)
-                problems = tuple(translation.ignored)
+                pods = (self._pods[name.namespace, pod][1] for pod in state.pods)
+                problems = tuple(translation.ignored_with({pod.spec.priority_class_name for pod in pods}))
             except InvalidGroup as error:
                 state.reported = ()
                 return unusable(state.object, name.dialect, str(error))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -46,6 +46,15 @@ class Translation(msgspec.Struct, frozen=True):
     leaves: dict[str, str]  # subgroup of a pod -> name of its PodGroup; key "": all other pods
     minimum: int
     ignored: list[str] = []  # fields that have no effect here, each with what to do
+    priority_class: str = ""  # of the PodGroup; has no effect, because the priority is that of the pods
+
+    def ignored_with(self, classes: Collection[str]) -> list[str]:
+        """Return the fields that have no effect, if its pods have these priority classes."""
+        named = self.priority_class
+        if not named or all(name == named for name in classes):
+            return self.ignored
+        text = f"spec.priorityClassName {named} has no effect, as the priority is that of the pods: set it there"
+        return [*self.ignored, text]
 
 
 class WantedTopology(msgspec.Struct, frozen=True):
@@ -114,6 +123,11 @@ def spec_of(group: ForeignGroup) -> Json:
     return group.spec
 
 
+def priority_class(spec: Mapping[str, Any]) -> str:
+    named = spec.get("priorityClassName")
+    return named[:63] if isinstance(named, str) else ""
+
+
 def gang(minimum: int) -> SchedulingPolicy:
     return SchedulingPolicy(gang=GangPolicy(minimum)) if minimum else SchedulingPolicy(basic=Empty())
 
@@ -154,13 +168,15 @@ def unusable(group: ForeignGroup, dialect: str, problem: str) -> Translation:
 def composite(
     group: ForeignGroup, name: str, minimum: int, *, parent: str = "", topology: WantedTopology = NOWHERE
 ) -> CompositePodGroup:
+    """Return a group of groups. minimum: how many of them start together; 0: each starts alone."""
+    basic = CompositeSchedulingPolicy(basic=Empty())
     return CompositePodGroup(
         metadata=ObjectMeta(**_metadata(group, name, topology, {})),
         spec=CompositePodGroupSpec(
             parent_composite_pod_group_name=parent or None,
-            scheduling_policy=CompositeSchedulingPolicy(gang=CompositeGangPolicy(minimum)),
+            scheduling_policy=CompositeSchedulingPolicy(gang=CompositeGangPolicy(minimum)) if minimum else basic,
             scheduling_constraints=_constraints(topology),
-            disruption_mode=DisruptionMode(all=Empty()),
+            disruption_mode=DisruptionMode(all=Empty()) if minimum else None,
         ),
     )
 

@@ -17,6 +17,7 @@ MOST_TIERS = 32
 class HyperNodeSpec(Struct, frozen=True):
     tier: int = 0
     members: Any = None
+    tier_name: str = ""
 
 
 class HyperNode(Struct, frozen=True):
@@ -28,6 +29,10 @@ def tier_label(tier: int) -> str:
     return f"topology.volcano.sh/tier-{tier}"
 
 
+def tier_name_label(name: str) -> str:
+    return f"topology.volcano.sh/tier-name-{name}"
+
+
 def labels(hypernodes: Mapping[str, HyperNode], nodes: Mapping[str, Mapping[str, str]]) -> dict[str, dict[str, str]]:
     """Return the labels of every node, from HyperNodes by name and node labels by node name.
 
@@ -35,6 +40,9 @@ def labels(hypernodes: Mapping[str, HyperNode], nodes: Mapping[str, Mapping[str,
     everything that is closer than tier n.
     """
     tiers = sorted({max(0, hyper.spec.tier) for hyper in hypernodes.values()})[:MOST_TIERS]
+    names: dict[int, set[str]] = {}
+    for hyper in hypernodes.values():
+        names.setdefault(max(0, hyper.spec.tier), set()).add(hyper.spec.tier_name)
     found: dict[str, dict[int, str]] = {name: {} for name in nodes}
     contents: dict[str, set[str]] = {}
     for hyper in sorted(hypernodes.values(), key=lambda hyper: (hyper.spec.tier, hyper.metadata.name)):
@@ -49,6 +57,8 @@ def labels(hypernodes: Mapping[str, HyperNode], nodes: Mapping[str, Mapping[str,
             value = by_tier.get(tier, value)
             if value:
                 result[node][tier_label(tier)] = value
+                for name in names[tier] - {""}:
+                    result[node].setdefault(tier_name_label(name), value)
     return result
 
 

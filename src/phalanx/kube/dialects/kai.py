@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from phalanx.base.client import Resource
@@ -19,6 +19,7 @@ from phalanx.kube.dialects.contract import (
     composite,
     count,
     leaf,
+    priority_class,
     spec_of,
 )
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup
@@ -43,33 +44,18 @@ class KaiDialect:
         topology = _topology(spec, "spec")
         if spec.get("preemptibility") == "non-preemptible":
             ignored.append("spec.preemptibility has no effect: give the pods a priority that no other workload exceeds")
-        subgroups = _subgroups(spec)
+        subgroups, named = _subgroups(spec), priority_class(spec)
         if not subgroups:
-            return Translation([leaf(group, name, minimum, topology=topology)], {"": name}, minimum, ignored)
-        children: dict[str, list[str]] = {}
-        for sub, fields in subgroups.items():
-            children.setdefault(fields.get("parent") or "", []).append(sub)
-        rest = f"{name}-rest"
-        groups: list[PodGroup | CompositePodGroup] = [
-            composite(group, name, len(children.get("", ())), topology=topology)
-        ]
-        leaves, total = {"": rest}, 0
-        todo = [(sub, name) for sub in children.get("", ())]
-        while todo:
-            sub, parent = todo.pop(0)
-            fields, made = subgroups[sub], f"{name}-{sub}"
-            key = _topology(fields, f"spec.subGroups[{sub}]")
-            if below := children.get(sub):
-                groups.append(composite(group, made, len(below), parent=parent, topology=key))
-                todo += [(child, made) for child in below]
-            else:
-                least = count(fields, "minMember", 1, f"spec.subGroups[{sub}]")
-                groups.append(leaf(group, made, least, parent=parent, topology=key))
-                leaves[sub] = made
-                total += least
+            if spec.get("minSubGroup") is not None:
+                raise InvalidGroup("spec.minSubGroup: there are no subGroups; add them, or use minMember")
+            return Translation([leaf(group, name, minimum, topology=topology)], {"": name}, minimum, ignored, named)
+        tree = _Tree(group, subgroups)
+        groups = [tree.root(spec, topology), *tree.below(name)]
         if len(groups) <= len(subgroups):
             raise InvalidGroup("spec.subGroups: a parent is its own descendant; remove the cycle")
-        return Translation([*groups, leaf(group, rest, 0)], leaves, total, ignored)
+        rest = f"{name}-rest"
+        leaves = {"": rest, **tree.leaves}
+        return Translation([*groups, leaf(group, rest, 0)], leaves, tree.pods(""), ignored, named)
 
     def status(self, progress: GroupProgress) -> Json:
         status: Json = {
@@ -92,6 +78,61 @@ class KaiDialect:
                 }
             ]
         return status
+
+
+class _Tree:
+    """The subgroups of one PodGroup."""
+
+    def __init__(self, group: ForeignGroup, subgroups: Mapping[str, Json]) -> None:
+        self._group, self._subgroups = group, subgroups
+        self._children: dict[str, list[str]] = {}
+        for name, fields in subgroups.items():
+            self._children.setdefault(fields.get("parent") or "", []).append(name)
+        self.leaves: dict[str, str] = {}
+        self._needed: dict[str, int] = {}  # how many children (of a leaf: pods) must start together
+
+    def root(self, spec: Json, topology: WantedTopology) -> CompositePodGroup:
+        self._needed[""] = self._of_children("", spec, "spec")
+        return composite(self._group, self._group.metadata.name, self._needed[""], topology=topology)
+
+    def _of_children(self, name: str, fields: Json, where: str) -> int:
+        """Return how many children must start together; those that need no pods always count for KAI."""
+        children = self._children.get(name, ())
+        elastic = sum(1 for child in children if not self._minimum(child))
+        return max(0, count(fields, "minSubGroup", len(children), where) - elastic)
+
+    def _minimum(self, name: str) -> int:
+        if name not in self._needed:
+            self._needed[name] = 0  # for a cycle
+            fields, where = self._subgroups[name], f"spec.subGroups[{name}]"
+            if self._children.get(name):
+                self._needed[name] = self._of_children(name, fields, where)
+            else:
+                self._needed[name] = count(fields, "minMember", 1, where)
+        return self._needed[name]
+
+    def below(self, root: str) -> Iterator[PodGroup | CompositePodGroup]:
+        """Yield the groups of all subgroups, parents first. One that needs no pods is no child: it would count."""
+        todo = [(sub, root) for sub in self._children.get("", ())]
+        while todo:
+            sub, parent = todo.pop(0)
+            made, minimum = f"{root}-{sub}", self._minimum(sub)
+            parent = parent if minimum else ""
+            key = _topology(self._subgroups[sub], f"spec.subGroups[{sub}]")
+            if below := self._children.get(sub):
+                yield composite(self._group, made, minimum, parent=parent, topology=key)
+                todo += [(child, made) for child in below]
+            else:
+                yield leaf(self._group, made, minimum, parent=parent, topology=key)
+                self.leaves[sub] = made
+
+    def pods(self, name: str) -> int:
+        """Return how many pods start together at least."""
+        children = self._children.get(name)
+        if not children:
+            return self._needed[name]
+        needed = [pods for child in children if (pods := self.pods(child))]
+        return sum(sorted(needed)[: self._needed[name]])
 
 
 def _subgroups(spec: Json) -> dict[str, Json]:

@@ -18,9 +18,10 @@ from phalanx.kube.dialects.contract import (
     composite,
     count,
     leaf,
+    priority_class,
     spec_of,
 )
-from phalanx.kube.dialects.hypernodes import tier_label
+from phalanx.kube.dialects.hypernodes import tier_label, tier_name_label
 from phalanx.model.objects.groups import CompositePodGroup, PodGroup
 
 GROUP_NAMES = ("scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name")
@@ -42,13 +43,14 @@ class VolcanoDialect:
         minimum = count(spec, "minMember", 0)
         tasks = _tasks(spec)
         topology, ignored = _topology(spec)
+        named = priority_class(spec)
         if spec.get("subGroupPolicy"):
             ignored.append(
                 "spec.subGroupPolicy is not supported: use minTaskMember, or a Workload with a composite group"
             )
         if not tasks or sum(tasks.values()) > minimum > 0:
             # As in Volcano: minTaskMember counts only if minMember is at least its sum.
-            return Translation([leaf(group, name, minimum, topology=topology)], {"": name}, minimum, ignored)
+            return Translation([leaf(group, name, minimum, topology=topology)], {"": name}, minimum, ignored, named)
         rest = f"{name}-rest"
         groups: list[PodGroup | CompositePodGroup] = [
             composite(group, name, len(tasks), topology=topology),
@@ -57,9 +59,8 @@ class VolcanoDialect:
         ]
         if minimum > sum(tasks.values()):
             ignored.append("spec.minMember above the sum of minTaskMember has no effect: raise minTaskMember instead")
-        return Translation(
-            groups, {"": rest, **{task: f"{name}-{task}" for task in tasks}}, sum(tasks.values()), ignored
-        )
+        leaves = {"": rest, **{task: f"{name}-{task}" for task in tasks}}
+        return Translation(groups, leaves, sum(tasks.values()), ignored, named)
 
     def status(self, progress: GroupProgress) -> Json:
         status: Json = {
@@ -96,9 +97,13 @@ def _topology(spec: Json) -> tuple[WantedTopology, list[str]]:
     wanted = spec.get("networkTopology")
     if not isinstance(wanted, dict):
         return NOWHERE, []
-    if wanted.get("highestTierAllowed") is None:
-        return NOWHERE, ["spec.networkTopology without highestTierAllowed has no effect: set the number of the tier"]
-    key = tier_label(count(wanted, "highestTierAllowed", 0, "spec.networkTopology"))
+    tier, by_name = wanted.get("highestTierAllowed"), wanted.get("highestTierName")
+    if tier is not None:
+        key = tier_label(count(wanted, "highestTierAllowed", 0, "spec.networkTopology"))
+    elif by_name and isinstance(by_name, str):
+        key = tier_name_label(by_name)
+    else:
+        return NOWHERE, ["spec.networkTopology has no effect without a tier: set highestTierAllowed or highestTierName"]
     return (WantedTopology(preferred=key) if wanted.get("mode") == "soft" else WantedTopology(key)), []
 
 

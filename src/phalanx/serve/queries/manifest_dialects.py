@@ -35,7 +35,6 @@ class QueryDialects:
                 except InvalidGroup as problem:
                     found = unusable(group, dialect.name, str(problem))
                 self._groups[dialect.name, group.metadata.namespace, group.metadata.name] = found
-                self.notes += [f"PodGroup {group.metadata.name}: {text}" for text in found.ignored]
                 return True
         return False
 
@@ -44,6 +43,7 @@ class QueryDialects:
         if not self._groups:
             return
         priorities: dict[_Name, list[int]] = {}
+        classes: dict[_Name, set[str]] = {name: set() for name in self._groups}
         used = set()
         for number, pod in enumerate(question.pods):
             found = self._group_of(pod) if pod.spec.scheduler_name in profiles else None
@@ -51,8 +51,11 @@ class QueryDialects:
                 name, leaf = found
                 used.add((name, leaf))
                 priorities.setdefault(name, []).append(pod.spec.priority or 0)
+                classes[name].add(pod.spec.priority_class_name)
                 spec = msgspec.structs.replace(pod.spec, scheduling_group=PodSchedulingGroup(leaf))
                 question.pods[number] = msgspec.structs.replace(pod, spec=spec)
+        for name, named in classes.items():
+            self.notes += [f"PodGroup {name[2]}: {text}" for text in self._groups[name].ignored_with(named)]
         for name, values in priorities.items():
             translation = self._groups[name]
             rest = translation.leaves[""]  # of pods in no part
