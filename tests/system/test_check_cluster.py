@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import datetime
 import json
@@ -18,12 +19,14 @@ from typing import Any, ClassVar
 import pytest
 import yaml
 
+from phalanx.base.errors import ApiProblem, NotFound, ServiceUnavailable
 from phalanx.local.api.tls import load_identity
 from phalanx.local.api.users import FILE, add_user
 from phalanx.model.gates import KNOWN
-from phalanx.serve.cluster_check import ABSENT, FAILS, UNKNOWN, WORKS
+from phalanx.serve.cluster_check import ABSENT, FAILS, UNKNOWN, WORKS, ClusterCheck
 from phalanx.serve.start_checks import PARTS, rights_of
 from support.local_cluster import LocalCluster
+from support.manual_clock import ManualClock
 from support.rights import grants, installed
 
 Json = dict[str, Any]
@@ -165,6 +168,25 @@ def test_bad_clusters_get_one_clear_line(tmp_path: Path) -> None:
     assert "No such file" in check("--kubeconfig", str(tmp_path / "none"), code=2)
 
 
+@pytest.mark.parametrize(
+    ("answer", "state"),
+    [
+        (NotFound('services "phalanx-scheduler" not found'), FAILS),  # of Kubernetes 1.29: it has no Endpoints
+        (ServiceUnavailable('no endpoints available for service "phalanx-scheduler"'), FAILS),
+        (NotFound("no such path"), WORKS),  # of the part
+    ],
+)
+def test_a_service_without_pods_is_not_reached(answer: ApiProblem, state: str) -> None:
+    class Client:
+        async def request(self, method: str, path: str, **_: object) -> bytes:
+            if "/proxy/" in path:
+                raise answer
+            return b"{}"
+
+    check: Any = ClusterCheck(Client(), ManualClock())  # type: ignore[arg-type]
+    assert asyncio.run(check._questions()).state == state
+
+
 def kubeconfig(url: str) -> str:
     entry = {"clusters": [{"name": "c", "cluster": {"server": url}}], "users": [{"name": "u", "user": {"token": "t"}}]}
     context = {"contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}], "current-context": "x"}
@@ -173,7 +195,8 @@ def kubeconfig(url: str) -> str:
 
 def test_the_rights_that_are_looked_at_are_those_of_the_roles() -> None:
     for part in PARTS:
-        wanted = {(g.use.verb, g.use.group, g.use.resource, name)
-                  for g in grants(f"phalanx-{part}") for name in g.names or ("",)}  # fmt: skip
-        found = {(r.verb, r.group, r.resource, r.name) for r in rights_of(part, "phalanx-system")}
+        roles = [f"phalanx-{part}", *(["phalanx-placement"] if part == "scheduler" else [])]
+        wanted = {(g.use.verb, g.use.group, g.use.resource, g.namespace, name)
+                  for role in roles for g in grants(role) for name in g.names or ("",)}  # fmt: skip
+        found = {(r.verb, r.group, r.resource, r.namespace, r.name) for r in rights_of(part, "phalanx-system")}
         assert found == wanted and found

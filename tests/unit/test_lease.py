@@ -69,6 +69,21 @@ def test_a_leader_that_loses_the_lease_stops_working(run, namespace):
     run(elect)
 
 
+def test_a_missing_right_to_renew_is_logged_once_with_its_remedy(run, namespace, caplog):
+    async def elect(client: HttpClient) -> None:
+        troubled = Troubled(client)
+        first = elector(troubled, namespace, "first")
+        leading = asyncio.create_task(first.lead(forever))
+        await eventually_async(lambda: first.leading, "first leads")
+        troubled.planned = [("update", Forbidden("leases is forbidden"))] * 100
+        with pytest.raises(LeaderLost):
+            await leading
+
+    run(elect)
+    lines = [entry.getMessage() for entry in caplog.records if "leases is forbidden" in entry.getMessage()]
+    assert len(lines) == 1 and "phalanx check-cluster" in lines[0]
+
+
 def test_a_silent_leader_is_replaced(run, namespace):
     async def elect(client: HttpClient) -> None:
         dead = elector(client, namespace, "dead")

@@ -52,6 +52,7 @@ class Elector:
         self._seen_at = float("-inf")  # monotonic time when they last changed
         self.leading = False
         self._renewed = float("-inf")  # monotonic time before the last successful write
+        self._announced = ""  # problem that was logged last
 
     def successor(self, client: Client, identity: str) -> Elector:
         """Return a new elector for the same process after it lost the lease.
@@ -110,7 +111,7 @@ class Elector:
         return max(0.0, self._clock.monotonic() - self._renewed - self._settings.renew_deadline)
 
     async def _acquire(self) -> None:
-        announced = ""
+        self._announced = ""
         while True:
             began = self._clock.monotonic()
             try:
@@ -118,10 +119,7 @@ class Elector:
                     self._renewed = began
                     return
             except (ApiProblem, msgspec.DecodeError) as problem:
-                level = logging.DEBUG if str(problem) == announced else logging.WARNING  # warn once per message
-                announced = str(problem)
-                hint = RIGHTS if isinstance(problem, Forbidden) else ""
-                log.log(level, "requesting the lease %s: %s; retrying%s", self._settings.name, problem, hint)
+                self._report("requesting", problem)
             await asyncio.sleep(self._settings.retry)
 
     async def _keep(self) -> None:
@@ -139,15 +137,23 @@ class Elector:
                     log.error("%s took the lease %s", self._seen[0] or "another process", self._settings.name)
                     return
                 if outcome == HELD:
-                    self._renewed = began
+                    self._renewed, self._announced = began, ""
                 else:
                     retry = min(retry, SOON)  # another client wrote the lease; this process is still the holder
             except (ApiProblem, TimeoutError, msgspec.DecodeError) as problem:
                 retry /= 4  # retry faster: the deadline comes nearer
-                log.warning("renewing the lease %s: %s", self._settings.name, str(problem) or "timed out")
+                self._report("renewing", problem)
             if self._clock.monotonic() - self._renewed >= self._settings.renew_deadline:
                 log.error("the lease %s could not be renewed in time", self._settings.name)
                 return
+
+    def _report(self, what: str, problem: Exception) -> None:
+        """Warn once per message."""
+        text = str(problem) or "timed out"
+        level = logging.DEBUG if text == self._announced else logging.WARNING
+        self._announced = text
+        hint = RIGHTS if isinstance(problem, Forbidden) else ""
+        log.log(level, "%s the lease %s: %s; retrying%s", what, self._settings.name, text, hint)
 
     async def _try(self) -> Attempt:
         """Make one attempt to take or renew the lease."""

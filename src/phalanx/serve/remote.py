@@ -10,10 +10,11 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from phalanx.base.client import Client
-from phalanx.base.errors import ApiProblem, ConfigProblem, NotFound, Unauthorized
+from phalanx.base.errors import ApiProblem, ConfigProblem, Forbidden, NotFound, Unauthorized
 from phalanx.base.retry import delay, verdict
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection, in_cluster, load
+from phalanx.kube.lease import RIGHTS
 from phalanx.serve.component import Component
 from phalanx.serve.start_checks import check_version
 
@@ -69,18 +70,19 @@ async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
     """Repeat a request until it succeeds.
 
     No answer is final at startup: a new API server has no roles yet and forbids every request, and a missing API may be
-    installed later.
+    installed later. A missing right is logged once.
     """
     rng = random.Random()
-    announced = -REPORT_EVERY
+    announced, known = -REPORT_EVERY, ""
     loop = asyncio.get_running_loop()
     for attempt in itertools.count():
         try:
             return await ask()
         except ApiProblem as problem:
-            if loop.time() - announced >= REPORT_EVERY:
-                announced = loop.time()
-                log.warning("%s: %s; asking again", what, problem)
+            forbidden = isinstance(problem, Forbidden)
+            if str(problem) != known if forbidden else loop.time() - announced >= REPORT_EVERY:
+                announced, known = loop.time(), str(problem)
+                log.warning("%s: %s; asking again%s", what, problem, RIGHTS if forbidden else "")
             await asyncio.sleep(delay(min(attempt, 5), problem, rng))
     raise AssertionError("unreachable: the loop returns")
 

@@ -130,7 +130,10 @@ class SchedulerProcess:
         if settings.secure is not None:
             await self.health.start_secure(Secure(settings.secure, self._certificate(), callers))
         await wait_for_server(client)
-        checks = report_lacking(client, groups, "scheduler", self._leadership.lease, self._clock, "--lease-namespace")
+        lease = self._leadership.lease
+        checks = report_lacking(
+            client, groups, "scheduler", lease, self._clock, "--lease-namespace", settings.placement_lease
+        )
         self._checks = asyncio.create_task(checks, name="checks")
         if self._dashboard is not None:
             self._showing = asyncio.create_task(run_restarting("the dashboard", self._dashboard.run), name="dashboard")

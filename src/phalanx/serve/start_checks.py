@@ -69,6 +69,13 @@ def of_lease(lease: LeaseSettings) -> tuple[RequiredRight, ...]:
     return tuple(RequiredRight(verb, group, resource, lease.namespace, lease.name) for verb in ("get", "update"))
 
 
+def of_placement(lease: str) -> tuple[RequiredRight, ...]:
+    """Return the rights to the lease by which schedulers take turns. `lease`: "namespace/name", or "" without one."""
+    namespace, _, name = lease.partition("/")
+    verbs = ("get", "list", "watch", "update") if lease else ()
+    return tuple(RequiredRight(verb, LEASES.group, LEASES.plural, namespace, name) for verb in verbs)
+
+
 async def missing_rights(client: Client, rights: Sequence[RequiredRight]) -> list[RequiredRight]:
     """Return the rights that the API server denies us."""
     missing = []
@@ -246,25 +253,32 @@ async def report_lacking(
     lease: LeaseSettings | None,
     clock: Clock,
     option: str,
+    placement: str = "",
 ) -> None:
-    """Log rights and resources that the cluster lacks, and a second instance. `option`: sets the lease's namespace."""
-    rights = [right for right in rights_of(part, _ROLE) if right.namespace != _ROLE]
-    await report_missing_rights(client, (*(of_lease(lease) if lease is not None else ()), *rights))
+    """Log rights and resources that the cluster lacks, and a second instance.
+
+    option: sets the lease's namespace. placement: lease by which schedulers take turns.
+    """
+    own = of_lease(lease) if lease is not None else ()
+    cluster_wide = [right for right in rights_of(part, "any") if not right.namespace]
+    await report_missing_rights(client, (*own, *cluster_wide, *of_placement(placement)))
     await report_outdated_resources(groups, lambda path: client.request("GET", path))
     if lease is not None:
         await report_other_holders(client, lease, clock, option)
 
 
 PARTS = ("scheduler", "controllers")
-_ROLE = "phalanx-system"  # rights in this namespace depend on settings
+_PLACEMENT = "phalanx-placement"  # Role of the scheduler in another namespace
 
 
 def rights_of(part: str, namespace: str) -> list[RequiredRight]:
     """Return all rights of a part; those of its Role are in `namespace`."""
     found: dict[RequiredRight, None] = {}
+    names = {f"phalanx-{part}", *([_PLACEMENT] if part == "scheduler" else [])}
     for role in yaml.safe_load_all(packaged_text("roles.yaml", "deploy/base/20-rbac.yaml")):
-        if role and role["kind"] in ("ClusterRole", "Role") and role["metadata"]["name"] == f"phalanx-{part}":
-            home = namespace if role["kind"] == "Role" else ""
+        if role and role["kind"] in ("ClusterRole", "Role") and role["metadata"]["name"] in names:
+            elsewhere = role["metadata"]["name"] == _PLACEMENT
+            home = role["metadata"]["namespace"] if elsewhere else namespace if role["kind"] == "Role" else ""
             found |= dict.fromkeys(right for rule in role["rules"] for right in _rights(rule, home))
     return list(found)
 
