@@ -253,7 +253,8 @@ class ClusterCheck:
         except Forbidden:
             raise
         except ApiProblem as problem:
-            if problem.http_code >= 500:
+            # An older API server answers 404 itself if the Service has no object Endpoints.
+            if problem.http_code >= 500 or f'services "{service}" not found' in str(problem):
                 return Check(name, FAILS, f"{part} cannot be reached: {problem}", _reach(self._namespace))
         return Check(name, WORKS, f"the API server reaches {part}")
 
