@@ -94,6 +94,10 @@ def test_two_clusters_run_in_the_background_each_with_a_name(phalanx: Commands) 
     assert json.loads(phalanx("kubeconfig", "a", "-o", "json"))["kind"] == "Config"
     added = yaml.safe_load(phalanx("user", "add", "jane", "--name", "a", "-o", "yaml"))
     assert added["name"] == "jane" and Path(added["kubeconfig"]).exists()
+    for target, why in (("none/jane", "there is no directory none"), (".", ". is a directory")):
+        assert why in phalanx("user", "add", "joan", "--name", "a", "--out", target, code=2)
+    known = json.loads(phalanx("user", "list", "--name", "a", "-o", "json"))
+    assert [user["name"] for user in known] == ["jane"], "a user whose file cannot be written is not added"
     assert json.loads(phalanx("user", "remove", "jane", "--name", "a", "-o", "json"))["removed"] is True
     saved = json.loads(phalanx("backup", "a.phalanx", "--kubeconfig", str(first["kubeconfig"]), "-o", "json"))
     assert saved["objects"] > 2 and saved["bytes"] == (phalanx.home / "a.phalanx").stat().st_size

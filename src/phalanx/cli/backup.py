@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import shutil
 import urllib.error
 import urllib.request
@@ -16,7 +15,7 @@ import click
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.clusters import known_cluster, local_cluster
 from phalanx.cli.messages import size
-from phalanx.cli.options import no_empty_name
+from phalanx.cli.options import check_directory_of, no_empty_name
 from phalanx.cli.output import notify, output_option
 from phalanx.cli.progress import progress
 from phalanx.cli.scheduler_client import default_kubeconfig
@@ -75,10 +74,7 @@ def backup(file: str, name: str, data: str, kubeconfig: str, context: str, outpu
 
 def _part(target: Path) -> Path:
     """Create the file that is written until the backup is whole. Raises ConfigProblem."""
-    if not target.parent.is_dir():
-        raise ConfigProblem("FILE", f"there is no directory {target.parent}: create it first, or choose another place")
-    if not os.access(target.parent, os.W_OK):
-        raise ConfigProblem("FILE", f"{target.parent} may not be written to: choose another place")
+    check_directory_of("FILE", target)
     if target.exists():
         raise ConfigProblem("FILE", f"{target} exists already: choose another name")
     part = Path(f"{target}.part")

@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from functools import reduce
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 import click
@@ -113,6 +114,16 @@ def server_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 MAX_NODES = 100_000  # simulated nodes of one cluster; more do not fit into the memory of one machine
+
+
+def check_directory_of(option: str, target: Path) -> None:
+    """Check that a file can be written there, before anything else is done. Raises ConfigProblem."""
+    if not target.parent.is_dir():
+        raise ConfigProblem(option, f"there is no directory {target.parent}: create it first, or choose another place")
+    if not os.access(target.parent, os.W_OK):
+        raise ConfigProblem(option, f"{target.parent} may not be written to: choose another place")
+    if target.is_dir():
+        raise ConfigProblem(option, f"{target} is a directory: name a file in it")
 
 
 def no_empty_name(context: click.Context, option: click.Parameter, value: str) -> str:

@@ -9,6 +9,7 @@ import click
 
 from phalanx.base.errors import ConfigProblem
 from phalanx.cli.clusters import local_cluster
+from phalanx.cli.options import check_directory_of
 from phalanx.cli.output import encoded, for_programs, notify, output_option, suggest, table
 
 if TYPE_CHECKING:
@@ -54,6 +55,8 @@ def add(name: str, groups: tuple[str, ...], certificate: bool, out: str, cluster
     from phalanx.local.api.users import FILE, add_user, check_names
 
     home, directory = _place(cluster, data)
+    if out:
+        check_directory_of("--out", Path(out))
     record = home.record()
     if record is None or not record.kubeconfig or not Path(record.kubeconfig).exists():
         raise ConfigProblem(
