@@ -169,6 +169,19 @@ def test_whatif_says_where_and_creates_nothing(up: LocalCluster, phalanx: Phalan
     assert "does not fit" in text and "would help: rack→block fits now" in text
 
 
+def test_whatif_of_a_job_of_which_some_pods_fit_is_no_yes(up: LocalCluster, phalanx: Phalanx, tmp_path: Path) -> None:
+    here = ("--kubeconfig", str(up.kubeconfig))
+    container = {"name": "m", "image": "i", "resources": {"requests": {"cpu": "60"}}}
+    template = {"spec": {"restartPolicy": "Never", "containers": [container]}}
+    spec = {"parallelism": 100, "completions": 100, "template": template}
+    file = tmp_path / "job.json"
+    file.write_text(json.dumps({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "j"}, "spec": spec}))
+    text = phalanx("whatif", "-f", str(file), *here, code=1)
+    assert ": fits in part\n  fits in part: " in text and " of 100 pods would get a node" in text
+    answer = json.loads(phalanx("whatif", "-f", str(file), *here, "-o", "json", code=1))
+    assert (answer["fits"], answer["items"][0]["fits"]) == (False, True)
+
+
 def test_whatif_about_no_pods_or_a_missing_namespace_says_so(
     up: LocalCluster, phalanx: Phalanx, tmp_path: Path
 ) -> None:

@@ -60,7 +60,7 @@ def whatif(
     Nothing is created. Roots are tried in the order of the queue, each after those before it have got their places.
     With --drain and --drain-domain the question is which gangs a drain would hit and where each would go.
     With --add-nodes and --without-filter the question is about a changed cluster.
-    Exit code 0: everything fits (with --drain: every evicted pod would find a node), 1: something does not, or only
+    Exit code 0: every pod fits (with --drain: every evicted pod would find a node), 1: some pod does not, or only
     after evictions, 2: bad input, nothing to place, or no scheduler to ask. -o wide also shows the scheduler's message.
 
     \b
@@ -185,7 +185,9 @@ async def _missing_namespace(client: Client, documents: list[Any], namespace: st
 
 
 def render(item: WhatIfUnit, paint: Colours, *, wide: bool = False) -> str:
-    state = paint("fits", "green") if item.fits else paint("does not fit", "yellow")
+    state = paint("does not fit", "yellow")
+    if item.fits:
+        state = paint("fits", "green") if item.pods == item.wanted else paint("fits in part", "yellow")
     lines = [f"{item.root.rstrip('/')}: {state}", f"  {item.headline or item.summary}"]
     if wide and item.headline:
         lines.append(f"  message: {item.summary}")

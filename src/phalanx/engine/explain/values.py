@@ -203,7 +203,7 @@ class WhatIfUnit(_Value, frozen=True):
     """What would happen to one scheduling unit of a manifest."""
 
     root: str
-    fits: bool
+    fits: bool  # it would start: all its pods, or those of its minimums, get a node
     summary: str  # the scheduler's message, as in the condition
     headline: str = ""  # the same for users: one plain sentence; "" if it fits
     blockers: list[str] = []  # facts that rule out every node
@@ -226,7 +226,7 @@ class WhatIfUnit(_Value, frozen=True):
 class WhatIfAnswer(_Value, frozen=True):
     """The answer to `whatif`: each scheduling unit is tried after the earlier ones are placed."""
 
-    fits: bool
+    fits: bool  # every pod would get a node
     items: list[WhatIfUnit]
     notes: list[str] = []
 

@@ -81,7 +81,9 @@ def whatif(scheduler: Scheduler, question: Question, *, relax: bool = True, when
         asked = AskedUnits(scheduler, trial, trial_attempt, relax, when)
         asked.put(question)
         items = [asked.answer_for(root) for root in asked.roots()]
-        return WhatIfAnswer(bool(items) and all(item.fits for item in items), items, asked.notes)
+        return WhatIfAnswer(
+            bool(items) and all(item.fits and item.pods == item.wanted for item in items), items, asked.notes
+        )
 
 
 class TrialState:
@@ -388,7 +390,7 @@ class AskedUnits:
         for record, row in answer.assignment:
             self.forest.assume(PodKey(record.namespace, record.name), state.columns.names[row])
         total, placed = len(root.records), len(answer.assignment)
-        summary = f"fits: {placed} of {total} pods would get a node"
+        summary = f"fits{'' if placed == total else ' in part'}: {placed} of {total} pods would get a node"
         return WhatIfUnit(
             root=root_key(key),
             fits=True,
