@@ -365,16 +365,19 @@ def test_large_answers_are_read_whole() -> None:
 
 def test_a_closed_client_ends_its_calls() -> None:
     async def main() -> None:
-        server = Server(SILENCE)
+        server = Server(http(b'{"kind": "Pod", "metadata": {}}'), SILENCE)
         listening = await asyncio.start_server(server.talk, "127.0.0.1", 0)
         connection = Connection(f"http://127.0.0.1:{listening.sockets[0].getsockname()[1]}", None)
         async with HttpClient(connection) as client:
+            await client.get(PODS, "a", "default")
+            assert client._transport is not None and not client._transport._idle[0]._chunks
             call = asyncio.create_task(client.get(PODS, "a", "default"))
-            await eventually_async(lambda: bool(server.requests), "the request")
+            await eventually_async(lambda: len(server.requests) == 2, "the request")
         with pytest.raises(Unreachable, match="the client was closed"):
             await call
         with pytest.raises(RuntimeError, match="outside"):
             await client.get(PODS, "a", "default")
         listening.close()
+        assert server.connections == [1, 1]
 
     asyncio.run(main())

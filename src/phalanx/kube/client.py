@@ -67,7 +67,7 @@ def _require_api_answer(answer: bytes, shape: Callable[[bytes], object] = _answe
     """
     try:
         shape(answer)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise Unreachable("the answer is not one of an API server; is something else on the way?") from None
     return answer
 
@@ -241,6 +241,7 @@ class HttpClient(Client):
             query=call.query,
             body=call.encoded() or None,
             content_type=call.content_type,
+            plain=True,  # the next line looks at it
         )
         return _require_api_answer(answer, _SHAPES.get(call.verb, _answer))
 

@@ -66,8 +66,6 @@ class GroupApi(Client):
 
         It is replaced in the object, in its owner references, and in the objects that an event refers to.
         """
-        if self.group != PHALANX_API:
-            return body
         if isinstance(body, bytes):
             if SCHEDULING_API.encode() not in body:
                 return body
@@ -87,6 +85,8 @@ class GroupApi(Client):
         return found
 
     def _translated(self, call: Call) -> Call:
+        if self.group != PHALANX_API:
+            return call
         body = self._body(call.body) if call.verb in ("create", "update") else call.body
         return msgspec.structs.replace(call, resource=self._resource(call.resource), body=body)
 

@@ -21,6 +21,7 @@ import httptools
 from phalanx.base.errors import ConfigProblem
 
 SERVER = "clusters[].cluster.server"
+CLOSED = "the client was closed"
 CONNECT_SECONDS = 10.0
 IDLE_SECONDS = 60.0  # after which a connection is not used again
 HIGH_WATER = 256 << 10  # bytes of a stream that wait for their reader before reading pauses
@@ -210,6 +211,7 @@ class HttpConnection(asyncio.Protocol):
     def finished(self) -> bool:
         """Note that the caller has its answer; return True if the connection can be used again."""
         self._answer = None
+        self._chunks = []  # may be large
         return self.usable and self._complete
 
 
@@ -234,6 +236,7 @@ class HttpTransport:
         self._start = f" HTTP/1.1\r\nHost: {name}\r\nUser-Agent: {agent}\r\n"
         self._idle: list[HttpConnection] = []  # the one that was used last is at the end
         self._busy: set[HttpConnection] = set()
+        self._closed = False
         self._clock = asyncio.get_running_loop().time
 
     async def exchange(self, request: Request, seconds: float) -> Answer:
@@ -293,8 +296,9 @@ class HttpTransport:
             self._release(connection)
 
     def close(self) -> None:
+        self._closed = True
         for connection in (*self._idle, *self._busy):
-            connection.fail(ConnectionAbortedError("the client was closed"))
+            connection.fail(ConnectionAbortedError(CLOSED))
         self._idle.clear()
 
     def _encode(self, request: Request, accepted: str = "") -> bytes:
@@ -324,6 +328,8 @@ class HttpTransport:
         return None
 
     async def _open(self, seconds: float) -> HttpConnection:
+        if self._closed:
+            raise ConnectionAbortedError(CLOSED)
         connection = HttpConnection()
         try:
             async with asyncio.timeout(min(seconds, CONNECT_SECONDS)):
