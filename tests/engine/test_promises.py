@@ -178,7 +178,7 @@ def test_a_node_that_is_read_again_moves_no_promise() -> None:
     exact = begin - 5.0  # the end that was rounded up to this time
     for now in (0.0, 5_000.0, 20_000.0):
         plan.advance(now)
-        plan.set_row(0, np.zeros(1), [(exact, np.array([8.0]))], Reason.OVERRAN)
+        plan.set_rows({0: (np.zeros(1), [(exact, np.array([8.0]))])}, lambda row: Reason.OVERRAN)
         assert plan.decide(now).promises == []
     assert plan.waiting["big1"].promise == begin
 

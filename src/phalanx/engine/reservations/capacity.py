@@ -6,8 +6,9 @@ earliest such time is. A search skips every start that an earlier failure alread
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -150,24 +151,48 @@ class CapacityProfile:
         if t <= self.times[0]:
             return 0
         i = int(self.times.searchsorted(t))
-        if i < self.n and self.times[i] == t:
-            return i
-        if self._low == 0 or self._high == len(self._all_times):
-            self._move_from(self, 2 * self.n + FIRST_PIECES, self.n // 2 + FIRST_PIECES // 2)
-        low, high = self._low, self._high
-        at = low + i  # the new piece copies the one before it; the shorter side makes room
-        for array in (self._all_times, self._all_rows, self._all_sums):
-            if i < self.n // 2:
-                array[low - 1 : at - 1] = array[low:at]
-            else:
-                array[at + 1 : high + 1] = array[at:high]
-                array[at] = array[at - 1]
-        if i < self.n // 2:
-            self._view(low - 1, high)
-        else:
-            self._view(low, high + 1)
-        self.times[i] = t
+        if i == self.n or self.times[i] != t:
+            self._insert([t], [i])
         return i
+
+    def begin_pieces(self, times: Iterable[float]) -> None:
+        """Make a piece begin at each of these times."""
+        begins = np.unique(np.array(list(times)))
+        at = self.times.searchsorted(begins)
+        new = (begins > self.times[0]) & (self.times[np.minimum(at, self.n - 1)] != begins)
+        if new.any():
+            self._insert(begins[new].tolist(), at[new].tolist())
+
+    def _insert(self, times: list[float], at: list[int]) -> None:
+        """Insert a piece for each of these times before the piece `at`. Each begins as a copy of the one before it."""
+        more = len(times)
+        to_front = 2 * sum(at) < self.n * more  # the shorter side makes room
+        if (self._low < more) if to_front else (self._high + more > len(self._all_times)):
+            self._make_room(more)
+        old, low = self._low, self._low - more if to_front else self._low
+        blocks = list(zip(itertools.count(), [0, *at], [*at, self.n], strict=False))
+        for array in (self._all_times, self._all_rows, self._all_sums):
+            size, flat = array[0].nbytes, _bytes_of(array)
+            for shift, first, end in blocks if to_front else reversed(blocks):
+                begin = (low + shift + first) * size
+                flat[begin : begin + (end - first) * size] = flat[(old + first) * size : (old + end) * size]
+            for shift, i in enumerate(at):
+                begin = (low + shift + i) * size
+                flat[begin : begin + size] = flat[begin - size : begin]
+        self._view(low, low + self.n + more)
+        self.times[[shift + i for shift, i in enumerate(at)]] = times
+
+    def _make_room(self, more: int) -> None:
+        """Make room for more pieces at both sides: in the memory there is, or in more memory."""
+        n, allocated = self.n, len(self._all_times)
+        if allocated - n < 2 * more + FIRST_PIECES:
+            self._move_from(self, 2 * (n + more) + FIRST_PIECES, (n + more + FIRST_PIECES) // 2)
+            return
+        low = (allocated - n) // 2
+        for array in (self._all_times, self._all_rows, self._all_sums):
+            size, flat = array[0].nbytes, _bytes_of(array)
+            flat[low * size : (low + n) * size] = flat[self._low * size : self._high * size]
+        self._view(low, low + n)
 
     def change(self, start: float, until: float, demand: Demand, where: Assignment, sign: int) -> None:
         """Take (`sign` -1) or return (+1) the room of an assignment from `start` until `until`."""
@@ -196,10 +221,10 @@ class CapacityProfile:
         self.rows[:, :, row] += delta.astype(self.rows.dtype)
         self._sum[:] += delta.astype(np.int64)
 
-    def set_node(self, row: int, free: Ints) -> None:
-        """Set what is free on one node; `free`: (piece, resource)."""
-        self._sum += free - self.rows[:, :, row]
-        self.rows[:, :, row] = free
+    def set_nodes(self, rows: npt.NDArray[np.intp], free: Ints) -> None:
+        """Set what is free on some nodes; `free`: (piece, resource, chosen node)."""
+        self._sum += (free - self.rows[:, :, rows]).sum(axis=2, dtype=np.int64)
+        self.rows[:, :, rows] = free
         self.rising = False
 
     # ---- questions
@@ -394,3 +419,8 @@ class CapacityProfile:
         assert (self.rows >= 0).all(), "a node is over-committed"
         assert (self.rows.sum(axis=2, dtype=np.int64) == self._sum).all(), "the sums are wrong"
         assert (np.diff(self.times) > 0).all(), "times do not increase"
+
+
+def _bytes_of(array: Any) -> memoryview:
+    """Return the memory of an array. Bytes are moved at once, while an array that is moved within itself is copied."""
+    return memoryview(array.reshape(-1)).cast("B")

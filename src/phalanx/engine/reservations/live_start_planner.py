@@ -6,7 +6,9 @@ until then, and a start that is a few seconds late moves no other one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import bisect
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +26,7 @@ INSERTS = 64  # new units that one call of `decide` plans
 
 Floats = npt.NDArray[np.float64]
 Change = tuple[float, Floats]  # (time, additional free amount of every resource from then on)
+Read = tuple[Floats, Sequence[Change]]  # what is free on a node now, (resource,), and how that changes
 
 
 class LiveStartPlanner(StartPlanner):
@@ -85,38 +88,52 @@ class LiveStartPlanner(StartPlanner):
             self._freed = freed
         self._displaced.pop(name, None)
 
-    def set_row(self, row: int, free: Floats, changes: Sequence[Change], reason: Reason) -> None:
-        """Set what is free on a node now, (resource,), and how that changes. `reason`: why it may be less."""
+    def set_rows(self, reads: Mapping[int, Read], reason: Callable[[int], Reason]) -> None:
+        """Set what is free on nodes now and how that changes, by row. `reason`: returns why it may be less on a row."""
         base = self.base
-        times = [at if (amounts < 0).any() else self._rounded(at) for at, amounts in changes]
-        for at in times:
-            for profile in self._profiles():
-                profile.piece_at(at)
-        column = np.empty((base.n, len(free)))
-        column[:] = free
-        for at, (_, amounts) in zip(times, changes, strict=True):
-            column[int(base.times.searchsorted(at)) :] += amounts
-        exact = np.floor(column).astype(base.rows.dtype)
-        delta = exact - base.rows[:, :, row]
-        if not delta.any():
+        times = self._begin_pieces([changes for _, changes in reads.values()])
+        rows = np.array(list(reads), dtype=np.intp)
+        exact = np.empty((base.n, len(base.rows[0]), len(rows)))
+        for number, (free, changes) in enumerate(reads.values()):
+            exact[:, :, number] = free
+            for at, (_, amounts) in zip(times[number], changes, strict=True):
+                exact[int(base.times.searchsorted(at)) :, :, number] += amounts
+        delta = np.floor(exact).astype(base.rows.dtype) - base.rows[:, :, rows]
+        differs = np.flatnonzero(delta.any(axis=(0, 1)))
+        if not len(differs):
             return
-        base.set_node(row, exact)
+        rows, delta = rows[differs], delta[:, :, differs]
+        base.set_nodes(rows, base.rows[:, :, rows] + delta)
         if self.plan is not base:
             pieces = base.times.searchsorted(self.plan.times, side="right") - 1
-            self.plan.set_node(row, self.plan.rows[:, :, row] + delta[pieces])
-        if (delta < 0).any():
-            self._lost[row] = reason
+            self.plan.set_nodes(rows, self.plan.rows[:, :, rows] + delta[pieces])
+        for row in rows[(delta < 0).any(axis=(0, 1))].tolist():
+            self._lost[row] = reason(row)
         self._freed = self._freed or bool((delta > 0).any())
 
-    def _rounded(self, at: float) -> float:
-        """Return a time at which a piece begins or may begin. It is the next such time, so that reading a node again
-        makes no end later."""
-        base = self.base
-        if base.n < MOST_ENDS:
-            return max(at, base.start)
-        i = int(base.times.searchsorted(at))
-        rounded = base.rounded_up(at, (at - base.start) / PIECES_PER_WAIT)
-        return min(rounded, float(base.times[i])) if i < base.n else rounded
+    def _begin_pieces(self, of_nodes: Sequence[Sequence[Change]]) -> list[list[float]]:
+        """Make pieces begin when nodes change, and return these times for each node. Ends are rounded up to a time at
+        which a piece begins or may begin: to the next such time, so that reading a node again makes no end later."""
+        base, begins = self.base, self.base.times.tolist()
+        found: list[list[float]] = []
+        for changes in of_nodes:
+            times = []
+            for at, amounts in changes:
+                if (amounts < 0).any():
+                    times.append(at)
+                elif len(begins) < MOST_ENDS:
+                    times.append(max(at, base.start))
+                else:
+                    rounded = base.rounded_up(at, (at - base.start) / PIECES_PER_WAIT)
+                    times.append(min([rounded, *begins[bisect.bisect_left(begins, at) :][:1]]))
+            for at in times:
+                i = bisect.bisect_left(begins, at)
+                if at > base.start and (i == len(begins) or begins[i] != at):
+                    begins.insert(i, at)
+            found.append(times)
+        for profile in self._profiles():
+            profile.begin_pieces(itertools.chain.from_iterable(found))
+        return found
 
     # ---- out
 

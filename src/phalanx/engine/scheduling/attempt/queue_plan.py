@@ -134,8 +134,8 @@ class QueuePlan:
             return False
         rids = self._set_columns()
         self.planner = LiveStartPlanner(self._room.build(running, rids, self._topology, held), self._settings())
-        for row in sorted(self._room.rows_with_reservations()):
-            self.planner.set_row(row, *self._room.on(row), Reason.OVERRAN)
+        held_on = sorted(self._room.rows_with_reservations())
+        self.planner.set_rows({row: self._room.on(row) for row in held_on}, lambda row: Reason.OVERRAN)
         for key, planned in sorted(before.items(), key=lambda each: self._promised_order(each[1])):
             if key in requests:
                 self._restore(*requests[key], planned)
@@ -209,9 +209,8 @@ class QueuePlan:
         for key in sorted(planner.waiting.keys() - requests.keys()):
             self.forget(key)
         columns = self._cluster.columns
-        for row in sorted(rows):
-            if (read := self._room.read_again(row)) is not None:
-                planner.set_row(row, *read, self._why_less(row, columns.names[row]))
+        reads = {row: read for row in sorted(rows) if (read := self._room.read_again(row)) is not None}
+        planner.set_rows(reads, lambda row: self._why_less(row, columns.names[row]))
         for key in self._requests.changed:
             entry = planner.waiting.get(key)
             made = self._unit(*requests[key])

@@ -103,7 +103,7 @@ class UnitRequests:
         self._cluster = state
         self._run_times = run_times
         self._group_of = group_of
-        self._requests: dict[str, UnitRequest] = {}  # by key of the unit
+        self._requests: Requests = {}
         self.changed: list[str] = []  # keys of units whose request is not that of the last call of `of`
         self.rooms: dict[Wanted, RoomRequest | None] = {}
         self._numbers = 0
@@ -118,34 +118,39 @@ class UnitRequests:
     def of(self, waiting: Sequence[SchedulingUnit]) -> Requests:
         """Return the units that are planned together, with their requests. If many wait, some are checked in turn."""
         known, self._requests = self._requests, {}
-        found: Requests = {}
         self.changed = []
         nominated, history = self._nominated(), (self._run_times.version, NO_HISTORY)
         turns = 1 + len(waiting) // CHECKED_PER_PLAN
         self._turn = (self._turn + 1) % turns
-        for position, unit in enumerate(waiting):
-            old = known.get(unit.key)
-            if old is not None and position % turns != self._turn and not nominated and old.history in history:
-                self._requests[unit.key] = old
-                found[unit.key] = (unit, old)
-                continue
-            group = self._group_of(unit)
-            if unit.kind != "Pod" and group is None:
-                continue
-            same = old is not None and _is_same(old, unit, group) and nominated.isdisjoint(unit.records)
-            if old is None or not same or old.history not in history:
-                records = list(unit.records.values())
-                room = self.room_request(records, group)
-                if room is None:
+        in_turn = set(waiting[self._turn :: turns])
+        for unit in waiting:
+            key = unit.key
+            pair = known.get(key)
+            if pair is None or pair[0] is not unit or nominated or unit in in_turn or pair[1].history not in history:
+                request = self._request_of(unit, pair[1] if pair is not None else None, nominated)
+                if request is None:
                     continue
-                span = self._run_times.expected_of(records)
-                made_of = (group.source, group.policy) if group is not None else None
-                version = self._run_times.version if self._run_times.learned(records) else NO_HISTORY
-                old = UnitRequest(records, version, made_of, room, span)
-                self.changed.append(unit.key)
-            self._requests[unit.key] = old
-            found[unit.key] = (unit, old)
-        return found
+                pair = (unit, request)
+            self._requests[key] = pair
+        return self._requests.copy()
+
+    def _request_of(self, unit: SchedulingUnit, old: UnitRequest | None, nominated: set[str]) -> UnitRequest | None:
+        """Return the request of a unit, which is `old` if nothing changed; None: it is not planned with the others."""
+        group = self._group_of(unit)
+        if unit.kind != "Pod" and group is None:
+            return None
+        same = old is not None and _is_same(old, unit, group) and nominated.isdisjoint(unit.records)
+        if same and old is not None and old.history in (self._run_times.version, NO_HISTORY):
+            return old
+        records = list(unit.records.values())
+        room = self.room_request(records, group)
+        if room is None:
+            return None
+        span = self._run_times.expected_of(records)
+        made_of = (group.source, group.policy) if group is not None else None
+        version = self._run_times.version if self._run_times.learned(records) else NO_HISTORY
+        self.changed.append(unit.key)
+        return UnitRequest(records, version, made_of, room, span)
 
     def _nominated(self) -> set[str]:
         """Return the keys of the nominated pods, without placeholders."""
@@ -188,8 +193,8 @@ class UnitRequests:
                 del self.rooms[wanted]
                 again.add(id(room))
         self._requests = {
-            key: request
-            for key, request in self._requests.items()
+            key: (unit, request)
+            for key, (unit, request) in self._requests.items()
             if id(request.room) not in again and all(r.shape is request.records[0].shape for r in request.records)
         }
 
