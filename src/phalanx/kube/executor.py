@@ -45,6 +45,7 @@ from phalanx.model.objects import Pod
 log = logging.getLogger(__name__)
 
 CALLS = 64  # writes at the same time
+MANY = CALLS // 4  # of binds and evictions that make others wait
 STATUS_WRITERS = 8
 BIND_ATTEMPTS = 6  # of a bind that the server answers
 FAILURES_BEFORE_WARNING = 4
@@ -111,8 +112,8 @@ class Executor:
 
     @property
     def busy(self) -> bool:
-        """Return True while binds and evictions wait for others: events are written later."""
-        return self._in_flight > CALLS
+        """Return True while so many binds are under way that events should be written later."""
+        return self._in_flight > MANY
 
     @property
     def unanswered(self) -> int:

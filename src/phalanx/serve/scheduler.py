@@ -41,6 +41,7 @@ log = logging.getLogger(__name__)
 STEP = 64  # units per step: a few milliseconds
 ERRORS_EVERY = 60.0  # seconds between two log lines about the same error
 MOST_ERRORS = 100  # remembered errors
+TOGETHER = 0.01  # seconds in which outcomes and new pods are collected for one step while many binds are under way
 MOST_IN_FLIGHT = 4096  # binds without an outcome; more would only make decisions older
 LAST_CALL = 20.0  # seconds that running binds get at shutdown
 KEEP_ALIVE = 1.0  # seconds between two checks of the placement lease while binds are running
@@ -315,6 +316,8 @@ class SchedulerService:
                 await asyncio.sleep(0)
             elif not self._stopping:
                 await self._wait(None if due is None else max(0.0, due - now))
+                if self.executor.busy:
+                    await asyncio.sleep(TOGETHER)
         await self._finish()
 
     async def _may_place(self, now: float) -> bool:
