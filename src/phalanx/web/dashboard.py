@@ -19,7 +19,7 @@ from phalanx.serve.queries.diagnostics import Diagnostics
 from phalanx.serve.queries.engine_view import EngineReader
 from phalanx.serve.queries.paths import BASE
 from phalanx.serve.scheduler import SchedulerService
-from phalanx.serve.settings import Listen
+from phalanx.serve.settings import Listen, cannot_listen
 from phalanx.web.feed import Feed
 from phalanx.web.history import UsageHistory
 from phalanx.web.login import Login
@@ -93,8 +93,7 @@ class Dashboard:
             await web.TCPSite(self._runner, host, port).start()
         except OSError as problem:
             if self._chosen or problem.errno != errno.EADDRINUSE:
-                text = f"cannot listen on {host}:{port}: {problem.strerror or problem}; choose another port"
-                raise ConfigProblem("--dashboard", text) from None
+                raise cannot_listen("--dashboard", host, port, problem) from None
             await web.TCPSite(self._runner, host, 0).start()
         port = self._runner.addresses[0][1]
         self._listen, self._chosen = Listen(host, port), True  # a restart keeps the address, which open pages know
