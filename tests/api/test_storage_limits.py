@@ -18,6 +18,7 @@ from phalanx.local.store.store import Store
 from phalanx.serve.settings import ServerSettings
 from support.api_world import APPLY, CONFIGS, DEPLOYMENTS, JSON_PATCH, MERGE, STRATEGIC, World, config, deployment
 from support.local_cluster import LocalCluster
+from support.manual_clock import ManualClock
 from support.raw_http import ALONE, raw, request
 
 MIB = 1 << 20
@@ -232,3 +233,28 @@ def test_head_is_answered_on_a_connection_that_stays_open(server: LocalCluster) 
     with pytest.raises((TimeoutError, socket.timeout)):
         sock.recv(1)  # no body came behind
     sock.close()
+
+
+def test_deleted_objects_make_room_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
+    path, clock = tmp_path / "store.db", ManualClock()
+    space = Space(path, alarm_bytes=8 * MIB, free=lambda: 24 * MIB - path.stat().st_size, monotonic=clock.monotonic)
+
+    async def scenario() -> None:
+        store = Store.open(path, clock=clock, space=space)
+        keys: list[tuple[str, str, str]] = []
+        while not store.alarm():
+            keys.append(("configmaps", "ns", f"c{len(keys)}"))
+            await store.put(keys[-1], lambda revision: b"x" * MIB)
+            clock.advance(2)
+        for key in keys:
+            await store.delete(key, lambda revision: b"-")
+        assert store.alarm()
+        for _ in range(20):  # changes are forgotten after a while, and small writes go on
+            clock.advance(60)
+            store._expire()
+            await store.put(("leases", "ns", "node"), lambda revision: b"-")
+            await asyncio.sleep(0.05)
+        assert not store.alarm()
+        await store.close()
+
+    asyncio.run(scenario())

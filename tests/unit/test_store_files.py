@@ -16,6 +16,7 @@ import pytest
 from phalanx.base.errors import ConfigProblem, ServiceUnavailable
 from phalanx.local.store import Store, backup
 from phalanx.local.store.contract import Key, RevisionMismatch
+from phalanx.local.store.inspection import explained
 from phalanx.local.store.log import Log
 from phalanx.local.store.rows import APPLICATION_ID, FORMAT, StoredRow, checksum
 
@@ -271,6 +272,12 @@ def test_the_database_of_another_program_is_left_alone(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     assert "cannot open" in refused(tmp_path / "file" / "store.db")
+
+
+@pytest.mark.parametrize("error", ["disk I/O error", "database or disk is full"])
+def test_a_disk_that_cannot_be_used_is_not_called_damage(tmp_path: Path, error: str) -> None:
+    text = str(explained(tmp_path / "store.db", sqlite3.OperationalError(error), None))
+    assert f"{error}. Check permissions, free space" in text and "damaged" not in text
 
 
 def test_files_are_private(filled: Path) -> None:

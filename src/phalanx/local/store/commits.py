@@ -108,6 +108,8 @@ class CommitThread:
                 self._commit(batch)
                 if self.log.checkpoint_if_large() and self.space is not None:
                     self.space.prepare()
+                if self.space is not None and self.space.alarm():
+                    self.log.shrink()
                 self._verify()
             elif self._verify_due() and not stopping:
                 self._verify()

@@ -170,6 +170,8 @@ def explained(path: Path, error: sqlite3.DatabaseError, marked: Marked | None) -
                 f"the store {path} is in use by another process{by}: stop that one first, "
                 "or start with another --data directory",
             )
-        if any(word in text for word in ("unable to open", "readonly", "full")):
-            return ConfigProblem("--data", f"cannot use the store {path}: {text}. Check permissions and free space")
+        if any(word in text for word in ("unable to open", "readonly", "full", "I/O")):
+            return ConfigProblem(
+                "--data", f"cannot use the store {path}: {text}. Check permissions, free space and health of the disk"
+            )
     return damaged(path, text)

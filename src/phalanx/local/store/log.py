@@ -163,11 +163,26 @@ class Log:
             free = self._open.execute("PRAGMA freelist_count").fetchone()[0]
             pages = self._open.execute("PRAGMA page_count").fetchone()[0]
             if free > 256 and free * 2 > pages:
-                self._open.execute(f"PRAGMA incremental_vacuum({min(free // 4, 1024)})").fetchall()
+                self._vacuum(min(free // 4, 256))
             self.checkpoint()
         except (sqlite3.Error, OSError):
             return False
         return True
+
+    def shrink(self) -> None:
+        """Return unused pages to a disk that is nearly full, at most 8 MiB. Failures are retried later."""
+        try:
+            for _ in range(8):  # steps of 1 MiB, because each needs as much in the WAL
+                if self._open.execute("PRAGMA freelist_count").fetchone()[0] <= 256:
+                    return
+                self._vacuum(128)
+                self.checkpoint()
+        except (sqlite3.Error, OSError):
+            return
+
+    def _vacuum(self, pages: int) -> None:
+        """Return unused pages of the file. `execute` would end after the first of them, as if it were a result."""
+        self._open.executescript(f"PRAGMA incremental_vacuum({pages})")
 
     def checkpoint(self) -> None:
         self._open.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
