@@ -7,6 +7,7 @@ import pytest
 
 from phalanx.base.clock import rfc3339
 from phalanx.engine import decisions as d
+from phalanx.engine.events import TimePassed
 from phalanx.engine.explain import why
 from phalanx.model.objects.pod import PodCondition
 from phalanx.testing.builders import composite, node, pod, pod_group, workload, workload_policy
@@ -215,6 +216,38 @@ def test_a_clock_that_jumps_ahead_ends_at_most_what_is_below_its_minimum() -> No
     cluster = running(rescheduling={"policy": "TerminateAll", "graceSeconds": 60})
     cluster.step(10**8)
     assert cluster.evicted == []
+
+
+@pytest.mark.parametrize("word", ["TerminateAll", "Replace"])
+def test_a_clock_that_is_set_forward_ends_no_time_limit(word: str) -> None:
+    cluster = running(timeouts={"readySeconds": 600}, rescheduling={"policy": word, "graceSeconds": 600})
+    set_ready(cluster, "g-0", "True")
+    cluster.step(100)
+    cluster.engine.apply(TimePassed(cluster.now + 3600, 3600.0))
+    cluster.now += 3600
+    cluster.step(0)
+    lose(cluster, "g-0")
+    cluster.step(400)
+    cluster.engine.apply(TimePassed(cluster.now + 3600, 3600.0))
+    cluster.now += 3600
+    cluster.step(90)
+    assert cluster.evicted == []
+    cluster.step(120)
+    assert sorted(cluster.evicted) == ["g-1", "g-2"], "600 seconds that have passed"
+
+
+def test_the_time_limit_of_a_member_does_not_depend_on_the_clock_of_another_machine() -> None:
+    cluster = running(timeouts={"readySeconds": 600}, rescheduling={"policy": "Replace"})
+    for name in ("g-0", "g-1", "g-2"):
+        set_ready(cluster, name, "True")
+    cluster.step(1000)
+    seen = cluster.pods["g-1"]
+    condition = PodCondition("Ready", "False", last_transition_time=rfc3339(cluster.now - 3600))
+    cluster.see(msgspec.structs.replace(seen, status=msgspec.structs.replace(seen.status, conditions=[condition])))
+    cluster.step(590)
+    assert cluster.evicted == []
+    cluster.step(20)
+    assert cluster.evicted == ["g-1"]
 
 
 def test_a_gang_whose_evictions_take_time_is_restarted_once() -> None:

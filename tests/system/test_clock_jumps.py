@@ -86,3 +86,17 @@ def test_onward_time_never_goes_back_and_never_stands_still() -> None:
     assert time.now() == 1002.0
     dial.day, dial.steady = 5000.0, 8.0  # set forward
     assert time.now() == 5000.0
+
+
+def test_a_clock_that_is_set_forward_is_reported_once() -> None:
+    clock = SetClock()
+    time = MonotonicTime(clock)
+    time.now()
+    assert time.take_jump() == 0
+    clock.offset = HOUR
+    time.now()
+    assert time.take_jump() == pytest.approx(HOUR, abs=1)
+    assert time.take_jump() == 0
+    clock.offset = 0.0
+    time.now()
+    assert time.take_jump() == 0, "set back: it goes on from the latest time"

@@ -41,6 +41,9 @@ class SystemClock:
         return time.monotonic()
 
 
+LEAST_JUMP = 2.0  # seconds that a clock is set forward at once; less is an adjustment
+
+
 class MonotonicTime:
     """Time of day that never goes back: if the clock is set back, it continues from the latest time.
 
@@ -50,12 +53,20 @@ class MonotonicTime:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._now, self._at = clock.now(), clock.monotonic()
+        self._jumped = 0.0
 
     def now(self) -> float:
-        at = self._clock.monotonic()
-        self._now = max(self._now + at - self._at, self._clock.now())
-        self._at = at
+        at, day = self._clock.monotonic(), self._clock.now()
+        steady = self._now + at - self._at
+        if day > steady + LEAST_JUMP:
+            self._jumped += day - steady
+        self._now, self._at = max(steady, day), at
         return self._now
+
+    def take_jump(self) -> float:
+        """Return the seconds by which the clock was set forward since the last call."""
+        jumped, self._jumped = self._jumped, 0.0
+        return jumped
 
 
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799  # of the years 1 and 9999: what RFC 3339 can write

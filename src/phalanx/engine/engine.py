@@ -95,7 +95,7 @@ class Engine:
             e.NodeChanged: lambda event: self._node_changed(event.object),
             e.Gone: self._gone,
             e.Outcome: self._outcome,
-            e.TimePassed: lambda event: self._time(event.now),
+            e.TimePassed: lambda event: self._time(event.now, event.jumped),
             e.PlaceRequested: self.places.request,
             e.PlaceReleased: lambda event: self.places.release(event.namespace, event.name),
         }
@@ -146,9 +146,11 @@ class Engine:
             meta = event.object.metadata  # type: ignore[union-attr]
             self.isolation.set_aside(key, meta.uid, meta.generation, problem)
 
-    def _time(self, now: float) -> None:
+    def _time(self, now: float, jumped: float = 0.0) -> None:
         if now > self.cluster.now:  # if the clock jumps back, backoffs must not be undone
             self.cluster.now = now
+        if jumped:
+            self.maintenance.clock_jumped(jumped)
 
     def _pod_changed(self, event: e.PodChanged) -> None:
         pod = event.object
@@ -193,10 +195,8 @@ class Engine:
 
     def _node_gone(self, name: str, uid: str) -> None:
         row = self.columns.row_of.get(name, -1)
-        if row < 0:
-            return
-        node = self.columns.nodes[row]
-        if uid and node is not None and node.metadata.uid and node.metadata.uid != uid:
+        node = self.columns.nodes[row] if row >= 0 else None
+        if row < 0 or (uid and node is not None and node.metadata.uid and node.metadata.uid != uid):
             return
         self.pod_lifecycle.node_vanished(name, self.columns.remove_node(name))
         self.pod_lifecycle.externally_filled_rows.discard(row)

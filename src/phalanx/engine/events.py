@@ -78,9 +78,13 @@ class Outcome(_Event, frozen=True, tag="Outcome"):
 
 
 class TimePassed(_Event, frozen=True, tag="TimePassed"):
-    """Set the clock to `now` (seconds since the epoch). A step backwards is ignored."""
+    """Set the clock to `now` (seconds since the epoch). A step backwards is ignored.
+
+    `jumped`: seconds of it that did not pass, because the clock was set forward: no time limit ends because of them.
+    """
 
     now: float
+    jumped: float = 0.0
 
 
 class PlaceRequested(_Event, frozen=True, tag="PlaceRequested"):

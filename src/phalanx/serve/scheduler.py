@@ -305,6 +305,9 @@ class SchedulerService:
         while not self._stopping:
             self._wake.clear()
             now = self._time.now()
+            if jumped := self._time.take_jump():
+                log.warning("the clock was set forward by %.0f seconds; time limits go on without them", jumped)
+                self._driver.apply(events.TimePassed(now, jumped))
             due: float | None = None
             if self.executor.in_flight < MOST_IN_FLIGHT:
                 self._step(now, STEP if await self._may_place(now) else 0)

@@ -47,7 +47,7 @@ class GroupHealth:
         self.timed_out: dict[GroupKey, str] = {}  # group -> message about the time limit that has passed
         self.restarts: dict[GroupKey, Restarts] = {}  # restarted gangs
         self.unready: dict[GroupKey, dict[str, Loss]] = {}  # leaf -> members not ready in time, by uid
-        self.changed: dict[GroupKey, None] = {}  # groups to check again, see `Maintenance`
+        self.changed: dict[GroupKey, float] = {}  # groups to check again, see `Maintenance`, and since when
         self.followed: dict[GroupKey, None] = {}  # groups that `Maintenance` has state of
         self.restarted = RestartConditions(emit)
         self._ran: dict[GroupKey, None] = {}  # groups that ran when an earlier process ended, until they run again
@@ -144,14 +144,14 @@ class GroupHealth:
         if written.reason in (Phase.RUNNING, Phase.DEGRADED) and _restarts_itself(obj):
             self._ran[key] = None
         if written.reason == Phase.TIMED_OUT or key in self.restarts:
-            self.changed[key] = None  # continue before it is tried: its backoff may not be over
+            self._check_again(key)  # continue before it is tried: its backoff may not be over
 
     def readiness(self, group: Group, old: Pod, new: Pod) -> None:
         """Handle a new version of a member: whether it is ready matters to a time limit."""
         if group.policy is DEFAULT or not group.policy.ready_seconds:
             return
         if (not_ready_since(old) is None) != (not_ready_since(new) is None):
-            self.changed[group.key] = None
+            self._check_again(group.key)
 
     def forget(self, key: GroupKey) -> None:
         self._written_conditions.pop(key, None)
@@ -162,7 +162,10 @@ class GroupHealth:
         self.unready.pop(key, None)
         self.losses.forget(key)
         if key in self.followed:
-            self.changed[key] = None
+            self._check_again(key)
+
+    def _check_again(self, key: GroupKey) -> None:
+        self.changed.setdefault(key, self._cluster.now)
 
     def set_unready(self, leaf: GroupKey, late: dict[str, Loss]) -> None:
         """Set the bound members that exceeded the policy's limit for readiness."""
@@ -216,7 +219,7 @@ class GroupHealth:
             if group is None:
                 continue
             if (group.policy is not DEFAULT and group.policy.maintained) or key in self.followed:
-                self.changed[key] = None
+                self._check_again(key)
             if not group.binding and (written := self._written_conditions.get(key)) is not None:
                 self._report(group, written)
         return groups

@@ -28,6 +28,7 @@ from phalanx.model.objects import Pod
 from phalanx.model.objects.pod import bound_since, not_ready_since
 
 EXTRAS_SECONDS = 10.0  # between two attempts of members beyond `desired`
+START_SECONDS = 10.0  # after the first step, in which what an earlier process knew is read from objects
 EVICTION_SECONDS = 30.0  # after which a member that does not terminate is evicted again
 MOST_DOUBLED = 30  # exponent limit of a backoff
 LONGEST_BACKOFF = 600.0  # seconds between two restarts, unless the policy asks for more
@@ -42,6 +43,14 @@ class _Times(msgspec.Struct):
     scheduling: float | None = None  # since when it is complete without a placement
     ended: float = 0.0  # when TerminateAll last evicted the remaining members
     ending: frozenset[str] = frozenset()  # uids of the members evicted then
+    unready: dict[str, float] = {}  # uid of a bound member -> since when it is not ready
+
+    def shift(self, seconds: float) -> None:
+        """Handle a clock that was set forward: what is remembered is as long ago as before."""
+        self.degraded = None if self.degraded is None else self.degraded + seconds
+        self.scheduling = None if self.scheduling is None else self.scheduling + seconds
+        self.ended += seconds
+        self.unready = {uid: since + seconds for uid, since in self.unready.items()}
 
 
 class Maintenance:
@@ -59,6 +68,7 @@ class Maintenance:
         self._backoffs: dict[GroupKey, GroupKey] = {}  # root -> the group whose restart delays it
         self._tried: dict[GroupKey, None] = {}  # groups with pending members beyond `desired`
         self._fresh = True  # reservations of an earlier process are not restored yet
+        self._began = 0.0  # time of the first step
 
     # ---- time
 
@@ -71,28 +81,36 @@ class Maintenance:
 
     def step(self) -> None:
         """Apply policies of groups; called before units are tried."""
+        now = self._cluster.now
         if self._fresh:
-            self._fresh = False
+            self._fresh, self._began = False, now
             self._restore()
         changed, self._health.changed = self._health.changed, {}
-        now = self._cluster.now
         for key in [key for key, due in self._due.items() if due <= now]:
             del self._due[key]
-            changed[key] = None
+            changed.setdefault(key, now)
         lost, self._members.lost_members = self._members.lost_members, []
         self._rollouts.begin()
         for leaf, loss, pod in lost:
             self._replace(leaf, loss, pod)
-        for key in changed:
+        for key, since in changed.items():
             group = self._forest.group(key)
             if group is not None and group.policy.maintained:
-                self._apply_policy(group)
+                self._apply_policy(group, since)
             else:
                 self._forget(key)
         for root in [root for root, until in self._members.restart_after.items() if until <= now]:
             del self._members.restart_after[root]
             self._backoffs.pop(root, None)
             self._members.notes.roots_of_changed_members[root] = None
+
+    def clock_jumped(self, seconds: float) -> None:
+        """Handle a clock that was set forward: no time limit ends because of it."""
+        for times in self._times.values():
+            times.shift(seconds)
+        self._due = {key: due + seconds for key, due in self._due.items()}
+        self._health.changed = {key: since + seconds for key, since in self._health.changed.items()}
+        self._began += seconds
 
     def settle(self) -> None:
         """End reservations that expired or are beyond a quota, and assign others to pods that have come."""
@@ -149,10 +167,11 @@ class Maintenance:
 
     # ---- one group
 
-    def _apply_policy(self, group: Group) -> None:
+    def _apply_policy(self, group: Group, changed: float) -> None:
+        """Check a group. `changed`: when its members changed, if they did."""
         policy = group.policy
         if policy.ready_seconds and not group.composite:
-            self._never_ready(group, self._times.get(group.key) or self._remember(group))
+            self._never_ready(group, self._times.get(group.key) or self._remember(group), changed)
         elif group.key in self._health.unready:
             self._health.set_unready(group.key, {})
         if policy.rescheduling != REPLACE:
@@ -357,16 +376,25 @@ class Maintenance:
 
     # ---- readiness
 
-    def _never_ready(self, leaf: Group, times: _Times) -> None:
-        """Count bound members as lost that are not ready within the policy's limit."""
+    def _never_ready(self, leaf: Group, times: _Times, changed: float) -> None:
+        """Count bound members as lost that are not ready within the policy's limit.
+
+        The times of objects count only when the process starts: the clocks of other machines may differ, and a
+        member is evicted because of it.
+        """
         limit, now = leaf.policy.ready_seconds, self._cluster.now
         late: dict[str, Loss] = {}
+        known, times.unready = times.unready, {}
         for member in leaf.members.values():
             pod, lost_ready = member.pod, not_ready_since(member.pod)
             if member.state is not RUNNING or lost_ready is None:
                 continue
-            bound = _time(bound_since(pod) or pod.status.start_time or pod.metadata.creation_timestamp, now)
-            since = max(bound, _time(lost_ready, bound))
+            since = known.get(pod.metadata.uid)
+            if since is None:
+                bound = _time(bound_since(pod) or pod.status.start_time or pod.metadata.creation_timestamp, now)
+                stored = min(max(bound, _time(lost_ready, bound)), changed)
+                since = stored if changed <= self._began + START_SECONDS else changed
+            times.unready[pod.metadata.uid] = since
             if now < since + limit:
                 self._at(leaf.key, since + limit)
                 continue
