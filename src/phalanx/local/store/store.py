@@ -116,6 +116,7 @@ class Tables:
 
 MEMORY = ":memory:"
 UNDER_ALARM = 30.0  # seconds of history that are kept while the disk is nearly full
+BYTES_UNDER_ALARM = 8 << 20  # of states that only the history keeps then: deletions must not fill the disk
 Commits = Callable[[Log, Callable[[CommitOutcome], None]], CommitThread]  # creates the commit thread
 
 
@@ -382,7 +383,10 @@ class Store:
             self._tables.set(change.entry)
         if not replay:
             return
-        self._discard(self._window.add(change, self._clock.monotonic()))
+        now = self._clock.monotonic()
+        self._discard(
+            self._window.add(change, now, BYTES_UNDER_ALARM) if self.alarm() else self._window.add(change, now)
+        )
 
     def _discard(self, dropped: Sequence[Change]) -> None:
         """Let the commit thread remove the rows of changes that can no longer be requested."""

@@ -115,8 +115,8 @@ class Window(msgspec.Struct):
     def __len__(self) -> int:
         return len(self._changes)
 
-    def add(self, change: Change, now: float = 0.0) -> list[Change]:
-        """Add a change; return the changes that were dropped."""
+    def add(self, change: Change, now: float = 0.0, most_bytes: int = 1 << 62) -> list[Change]:
+        """Add a change; return the changes that were dropped. most_bytes: a lower limit for now."""
         self._changes.append(change)
         for scope in scopes_of(change):
             self.run(scope).append(change)
@@ -126,7 +126,8 @@ class Window(msgspec.Struct):
         else:
             self._times[-1] = (self._times[-1][0], change.revision)
         dropped: list[Change] = []
-        while len(self._changes) > self.bounds.changes or (self.bytes > self.bounds.bytes and len(self._changes) > 1):
+        most_bytes = min(most_bytes, self.bounds.bytes)
+        while len(self._changes) > self.bounds.changes or (self.bytes > most_bytes and len(self._changes) > 1):
             dropped.append(self._drop_oldest())
         if now - self._times[0][0] > self.bounds.seconds:
             dropped += self.expire(now)
