@@ -42,6 +42,8 @@ def test_a_workload_is_answered_for_by_its_groups(up: LocalCluster, phalanx: Pha
     assert f"podgroup/{group_name} in default: pending" in phalanx("why", "pg", group_name, *here, code=1)
     missing = phalanx("why", "jobs/other", *here, code=2)
     assert "error: there is no Job other in default; see kubectl get jobs" in missing
+    assert "there is no Job mien in default (did you mean mine?)" in phalanx("why", "job/mien", *here, code=2)
+    assert f"no PodGroup default/mine (did you mean {group_name}?)" in phalanx("why", "pg/mine", *here, code=2)
     assert "Usage" not in missing  # the command was right
     assert "there is no namespace 'nowhere'" in phalanx("why", "job/mine", "-n", "nowhere", *here, code=2)
     assert "there is one in default: add -n default" in phalanx("why", "job/mine", "-n", "kube-system", *here, code=2)

@@ -1,4 +1,4 @@
-"""Create names, uids and short stable hashes for names, in an alphabet without vowels.
+"""Create names, uids and short stable hashes for names, in an alphabet without vowels; find a name that was meant.
 
 The random generator is passed in, so that simulations repeat exactly.
 """
@@ -6,6 +6,7 @@ The random generator is passed in, so that simulations repeat exactly.
 from __future__ import annotations
 
 import random
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -55,3 +56,13 @@ def hash_of(value: Any, collisions: int = 0) -> str:
     if collisions:
         data += collisions.to_bytes(4, "little")
     return safe_encode(str(fnv1a_32(data)))
+
+
+def meant(name: str, known: Collection[str]) -> str:
+    """Return " (did you mean …?)" with the known name that begins with this one or is most like it, or ""."""
+    from difflib import get_close_matches
+
+    near = [other for other in sorted(known) if other.startswith(name)] or get_close_matches(
+        name, known, n=1, cutoff=0.7
+    )
+    return f" (did you mean {near[0]}?)" if near else ""

@@ -11,6 +11,7 @@ import msgspec
 from phalanx.base import resources as r
 from phalanx.base.client import Client, Resource
 from phalanx.base.errors import ApiProblem, Forbidden, NotFound
+from phalanx.base.ids import meant
 from phalanx.cli.messages import plural
 from phalanx.cli.output import CommandError, CommandResult
 from phalanx.cli.scheduler_client import Colours, SchedulerClient, Where, require_namespace, target
@@ -179,10 +180,11 @@ async def _existing(client: Client, resource: Resource, namespace: str, name: st
     except Forbidden:  # a user of one namespace
         everywhere = []
     elsewhere = [item["metadata"]["namespace"] for item in everywhere if item["metadata"]["name"] == name]
-    hint = f"there is one in {elsewhere[0]}: add -n {elsewhere[0]}" if elsewhere else (
-        f"see kubectl get {resource.plural} -n {namespace}"
-    )  # fmt: skip
-    raise CommandError(f"there is no {resource.kind} {name} in {namespace}; {hint}")
+    here = [item["metadata"]["name"] for item in everywhere if item["metadata"]["namespace"] == namespace]
+    hint = f"{meant(name, here)}; see kubectl get {resource.plural} -n {namespace}"
+    if elsewhere:
+        hint = f"; there is one in {elsewhere[0]}: add -n {elsewhere[0]}"
+    raise CommandError(f"there is no {resource.kind} {name} in {namespace}{hint}")
 
 
 async def not_waiting(client: Client, namespace: str, name: str) -> str:

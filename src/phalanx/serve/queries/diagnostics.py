@@ -16,6 +16,7 @@ import msgspec
 from phalanx.base.access import Access
 from phalanx.base.client import Client
 from phalanx.base.errors import ApiProblem, BadRequest, Forbidden, MethodNotAllowed, NotFound, ServiceUnavailable
+from phalanx.base.ids import meant
 from phalanx.base.resources import PRIORITY_CLASSES, RESOURCE_CLAIM_TEMPLATES
 from phalanx.engine.engine import Engine
 from phalanx.engine.explain import Unknown, plan, whatif, why
@@ -100,9 +101,16 @@ class Diagnostics:
                     return msgspec.json.encode(plan(self._engine.scheduler, kind, namespace, name))
                 return msgspec.json.encode(why(self._engine.scheduler, kind, namespace, name, relax=relax))
             except Unknown as problem:
-                raise NotFound(str(problem), name=name, kind=kind) from None
+                raise NotFound(f"{problem}{self._meant(kind, namespace, name)}", name=name, kind=kind) from None
 
         return await self._computed(compute, only)
+
+    def _meant(self, kind: str, namespace: str, name: str) -> str:
+        scheduler = self._engine.scheduler
+        if kind == "Pod":
+            return meant(name, [pod.name for pod in scheduler.pods.records.values() if pod.namespace == namespace])
+        groups = scheduler.groups.forest.in_namespace(namespace) if scheduler.cluster.grouping else ()
+        return meant(name, [group.key.name for group in groups if group.key.kind == kind])
 
     async def demand(self, namespace: str = "", only: str = "") -> bytes:
         """Return pending units that lack nodes, and these nodes (encoded `NodeDemand`). `namespace`: list only its
