@@ -104,7 +104,10 @@ def test_rules_about_unchanged_values_let_an_update_pass(things: Things) -> None
     things.define(correlated())
     assert things.apply(everywhere("notok")).code == 201
     assert things.define(correlated(**{RULES: [{"rule": "self == 'foo'"}]})).code == 200
-    assert things.apply({**everywhere("notok"), "metadata": {"name": "a", "labels": {"x": "y"}}}).code == 200
+    made = things.apply({**everywhere("notok"), "metadata": {"name": "a", "labels": {"x": "y"}}})
+    assert made.code == 200
+    # The last of the warnings; each place has one.
+    assert "map[bar].field: Invalid value: \\\"notok\\\": failed rule: self == 'foo'" in made.headers["warning"]
     refused = things.apply(everywhere("other"))
     assert sorted(cause["field"] for cause in refused.json["details"]["causes"]) == sorted(PLACES)
 

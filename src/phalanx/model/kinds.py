@@ -57,6 +57,7 @@ class FieldError(msgspec.Struct, frozen=True):
     path: str
     type: str  # FieldValueRequired, FieldValueInvalid, FieldValueNotSupported, FieldValueForbidden, …
     message: str  # the text after the path, e.g. 'Invalid value: -1: must be greater than or equal to 1'
+    warns: bool = False  # it does not refuse the object
 
     def __str__(self) -> str:
         return f"{self.path}: {self.message}"

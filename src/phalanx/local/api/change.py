@@ -312,9 +312,15 @@ class Changes:
             kind.prepare_status(new, old)
         self.admission.status(kind, new, old)
         if spoken is not None:
-            self.reject(kind, request.name, spoken.validate_status(*seen))
+            self._reject(request, spoken.validate_status(*seen))
         elif kind.validate_status is not None:
-            self.reject(kind, request.name, kind.validate_status(new, old))
+            self._reject(request, kind.validate_status(new, old))
+
+    def _reject(self, request: Request, errors: list[FieldError]) -> None:
+        """Raise if there are errors that refuse an update; warn of the others."""
+        texts = [str(error) for error in errors if error.warns]
+        request.warnings += tuple(text for text in dict.fromkeys(texts) if text not in request.warnings)
+        self.reject(request.kind, request.name, [error for error in errors if not error.warns])
 
     def _validate_changed(
         self, request: Request, new: Json, old: Json, seen: tuple[Json, Json], of_part: Validate | None
@@ -333,7 +339,7 @@ class Changes:
             errors = spoken.validate_update(*seen)
         else:
             errors = (of_part or kind.validate_update or meta.on_update)(new, old)
-        self.reject(kind, request.name, errors + expression_errors(kind, new, old))
+        self._reject(request, errors + expression_errors(kind, new, old))
         check_types(self.ctx, kind, new, old)
 
     def check_preconditions(self, kind: Kind, name: str, metadata: Json, current: Json) -> None:

@@ -1,7 +1,7 @@
 """`x-kubernetes-validations`: rules in CEL that a CustomResourceDefinition has for its objects.
 
 Rules are compiled once per definition. An object has a budget of cost units for all of its rules. A rule about a value
-that did not change does not refuse an update (ratcheting), unless it compares with the old value.
+that did not change does not refuse an update but causes a warning (ratcheting), unless it compares with the old value.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from phalanx.base.well_known import EMBEDDED_RESOURCE, LIST_MAP_KEYS, LIST_TYPE
 from phalanx.cel import types as t
@@ -161,8 +163,9 @@ class RuleEvaluation:
             if optional:
                 variables["oldSelf"] = NONE if pair.old is None else some(old)
             problem = self._evaluate(rule, variables, path, kind, pair.new)
-            if problem is not None and (rule.uses_old or not ratchet or not problem[1]):
-                self.errors.append(problem[0])
+            if problem is not None:
+                warns = ratchet and problem[1] and not rule.uses_old
+                self.errors.append(replace(problem[0], warns=True) if warns else problem[0])
 
     def _evaluate(
         self, rule: ValidationRule, variables: Json, path: str, kind: str, shown: Any
