@@ -95,3 +95,17 @@ def test_version_that_is_none_is_an_error_of_the_device() -> None:
 
 def test_equal_expressions_share_one_selector() -> None:
     assert compile_device_selector("device.driver == 'x'") is compile_device_selector("device.driver == 'x'")
+
+
+@pytest.mark.parametrize("expression", ["{}.exists(x, x == 1)", "{}.map(x, x)[0] == 1", "[{}][0].all(x, x == 1)"])
+def test_a_new_selector_cannot_iterate_over_an_attribute(expression: str) -> None:
+    text = expression.format('device.attributes["d"].a')
+    found = compile_device_selector(text, new=True)
+    assert isinstance(found, CompileError)
+    assert "expression of type 'any' cannot be range of a comprehension (must be list, map, or dynamic)" in str(found)
+    selector(text)  # stored by a server with lists as attributes
+
+
+def test_a_new_selector_can_iterate_over_the_names_of_attributes() -> None:
+    text = 'device.attributes["d"].exists(name, name == "a")'
+    assert isinstance(compile_device_selector(text, new=True), CompiledSelector)

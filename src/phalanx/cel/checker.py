@@ -279,7 +279,7 @@ class _Checker:
             first, second = (over.params[0], t.DYN) if not node.var2 else (t.INT, over.params[0])
         elif over.kind == "map":
             first, second = over.params
-        elif over.kind in ("dyn", "error", "param"):
+        elif over.kind in ("dyn", "error", "param") and over != t.ANY:
             first = second = t.DYN
         else:
             first = second = t.ERROR

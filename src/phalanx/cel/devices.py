@@ -14,7 +14,8 @@ from functools import lru_cache
 from typing import Any
 
 from . import types as t
-from .environment import FOR_NEW, Environment
+from .declarations import Functions
+from .environment import FOR_NEW, KUBERNETES, Environment
 from .estimate import estimate
 from .functions.numbers import QUANTITY, quantity, semver
 from .program import Program
@@ -27,21 +28,22 @@ _INTERNED = 4096  # expressions
 
 Attributes = Mapping[str, Mapping[str, Any]]
 
-_ENVIRONMENT = Environment(
-    {"device": t.object_type("kubernetes.DRADevice")},
-    {
-        "kubernetes.DRADevice": t.ObjectFields(
-            "kubernetes.DRADevice",
-            {
-                "driver": ("driver", t.STRING),
-                "attributes": ("attributes", t.map_of(t.STRING, t.map_of(t.STRING, t.DYN))),
-                "capacity": ("capacity", t.map_of(t.STRING, t.map_of(t.STRING, QUANTITY))),
-                "allowMultipleAllocations": ("allowMultipleAllocations", t.BOOL),
-            },
-        )
-    },
-)
-_FOR_NEW = Environment(_ENVIRONMENT.variables, _ENVIRONMENT.objects, FOR_NEW)
+
+def _environment(attribute: t.Type, functions: Functions) -> Environment:
+    device = t.ObjectFields(
+        "kubernetes.DRADevice",
+        {
+            "driver": ("driver", t.STRING),
+            "attributes": ("attributes", t.map_of(t.STRING, t.map_of(t.STRING, attribute))),
+            "capacity": ("capacity", t.map_of(t.STRING, t.map_of(t.STRING, QUANTITY))),
+            "allowMultipleAllocations": ("allowMultipleAllocations", t.BOOL),
+        },
+    )
+    return Environment({"device": t.object_type(device.name)}, {device.name: device}, functions)
+
+
+_ENVIRONMENT = _environment(t.DYN, KUBERNETES)
+_FOR_NEW = _environment(t.ANY, FOR_NEW)  # lists as attributes have a gate, which is off
 
 # Sizes that the API allows: domains and drivers of 63 characters, names of 32, 32 attributes, values of 64.
 _ATTRIBUTE = Sized(64)

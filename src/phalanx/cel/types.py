@@ -28,6 +28,7 @@ STRING = Type("string", "string")
 BYTES = Type("bytes", "bytes")
 NULL = Type("null", "null")
 DYN = Type("dyn", "dyn")
+ANY = Type("dyn", "any")  # like DYN, but nothing can iterate over it
 ERROR = Type("error", "!error!")  # type of a node with a reported error; assignable to all types
 DURATION = Type("duration", "duration")
 TIMESTAMP = Type("timestamp", "timestamp")
