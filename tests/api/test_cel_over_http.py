@@ -108,8 +108,10 @@ def test_rules_about_unchanged_values_let_an_update_pass(things: Things) -> None
     assert made.code == 200
     # The last of the warnings; each place has one.
     assert "map[bar].field: Invalid value: \\\"notok\\\": failed rule: self == 'foo'" in made.headers["warning"]
-    refused = things.apply(everywhere("other"))
-    assert sorted(cause["field"] for cause in refused.json["details"]["causes"]) == sorted(PLACES)
+    refused = things.apply({**everywhere("other"), "struct": {"field": "notok"}})
+    changed = [place for place in PLACES if place != "struct.field"]
+    assert sorted(cause["field"] for cause in refused.json["details"]["causes"]) == sorted(changed)
+    assert "struct.field: Invalid value" in refused.headers["warning"]
 
 
 def test_optional_old_values_are_absent_at_creation(things: Things) -> None:

@@ -196,8 +196,8 @@ class App:
                 return await self._watch(request, flow)
             answer = await self._api.handle(request)
         except ApiProblem as problem:
-            self.metrics.count(request, problem.http_code)
-            raise
+            answer = _problem_answer(problem)
+            answer.warnings = request.warnings
         self.metrics.count(request, answer.code)
         return answer
 
