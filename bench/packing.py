@@ -7,7 +7,8 @@ pods with `cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec`. A GPU is a device w
 claims. Pods come one by one and never end. Without `--seed` they come in the order of the file, again from the start
 when it is over; with a seed they are drawn at random with replacement. The run ends when the pods that came have asked
 for `--load` times the GPUs of the cluster. Allocated is what the claims of bound pods hold, as a share of all GPUs, and
-the same for pods that ask for whole GPUs and for parts. `--fragmentation` enables the plugin GPUFragmentation.
+the same for pods that ask for whole GPUs and for parts. `--fragmentation` sets the weight of the plugin
+GPUFragmentation; 0 disables it.
 """
 
 from __future__ import annotations
@@ -33,9 +34,11 @@ Json = dict[str, Any]
 WHOLE = 1000
 
 
-def settings(weight: int) -> EngineSettings:
-    """Return the default settings, with GPUFragmentation if it has a weight."""
-    uses = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
+def settings(weight: int | None) -> EngineSettings:
+    """Return the default settings, with another weight of GPUFragmentation if one is given."""
+    if weight is None:
+        return EngineSettings()
+    uses = tuple(PluginUse(name) for name in DEFAULT_PLUGINS if name != "GPUFragmentation")
     if weight:
         uses = (*uses, PluginUse("GPUFragmentation", weight))
     return EngineSettings(profiles=(ProfileSettings(plugins=uses),))
@@ -44,7 +47,7 @@ def settings(weight: int) -> EngineSettings:
 class OpenCluster(World):
     """Nodes of a trace, with one device per GPU."""
 
-    def __init__(self, rows: list[dict[str, str]], weight: int = 0) -> None:
+    def __init__(self, rows: list[dict[str, str]], weight: int | None = None) -> None:
         self.engine = Engine(settings(weight))
         self.claims, self.pods, self.bound, self.now = {}, {}, 0, 1000.0
         selector = {"cel": {"expression": f'device.driver == "{DRIVER}"'}}
@@ -117,7 +120,7 @@ def main() -> None:
     parser.add_argument("pods")
     parser.add_argument("--seed", type=int)
     parser.add_argument("--load", type=float, default=1.0)
-    parser.add_argument("--fragmentation", type=int, default=0, metavar="WEIGHT")
+    parser.add_argument("--fragmentation", type=int, metavar="WEIGHT")
     options = parser.parse_args()
     with open(options.nodes) as nodes, open(options.pods) as pods:
         node_rows, pod_rows = list(csv.DictReader(nodes)), list(csv.DictReader(pods))

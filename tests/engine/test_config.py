@@ -51,6 +51,7 @@ def test_an_empty_document_is_the_default_profile_in_order_with_its_weights() ->
         "PodTopologySpread": 2,
         "InterPodAffinity": 2,
         "DynamicResources": 2,
+        "GPUFragmentation": 20,
     }
     assert all(use.points is None for use in config.profiles[0].plugins)
     assert config.profiles[0].scheduler_name == "default-scheduler"
@@ -258,4 +259,4 @@ def test_the_default_plugins_have_the_order_of_kube_scheduler() -> None:
     names = """SchedulingGates PrioritySort NodeName NodeUnschedulable TaintToleration NodeAffinity NodePorts
         NodeResourcesFit VolumeRestrictions NodeVolumeLimits VolumeBinding VolumeZone PodTopologySpread InterPodAffinity
         DynamicResources DefaultPreemption NodeResourcesBalancedAllocation ImageLocality DefaultBinder"""
-    assert list(Engine().profiles["default-scheduler"].plugins) == names.split()
+    assert list(Engine().profiles["default-scheduler"].plugins) == [*names.split(), "GPUFragmentation"]

@@ -12,7 +12,7 @@ import pytest
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
 from phalanx.engine.plugins.config import read_config
-from phalanx.engine.plugins.gpu_fragmentation import GPUFragmentation, Nodes, PodType
+from phalanx.engine.plugins.gpu_fragmentation import FragmentationScore, GPUFragmentation, Nodes, PodType, points
 from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.engine.state.columns import CPU, MEMORY
 from phalanx.model import objects as o
@@ -27,8 +27,10 @@ NODE_B = ("metadata.name", "In", ["b"])
 
 
 def settings(weight: int) -> EngineSettings:
-    uses = tuple(PluginUse(name) for name in DEFAULT_PLUGINS)
-    return EngineSettings(profiles=(ProfileSettings(plugins=(*uses, PluginUse(NAME, weight)) if weight else uses),))
+    uses = tuple(PluginUse(name) for name in DEFAULT_PLUGINS if name != NAME)
+    uses = (*uses, PluginUse(NAME, weight)) if weight else uses
+    args = {NAME: {"onlySharedDevices": False}}
+    return EngineSettings(profiles=(ProfileSettings(plugins=uses, args=args),))
 
 
 def part_of(name: str, **attributes: object) -> Json:
@@ -65,7 +67,7 @@ def usable(
     nodes: Nodes, cpu: float, memory: float, extended: dict[int, float], devices: list[tuple[Any, float]]
 ) -> float:
     total = 0.0
-    for kind, fraction in nodes.mix:
+    for kind, fraction in nodes.mix.types:
         limits = [floor(cpu / kind.cpu)] if kind.cpu else []
         limits += [floor(memory / kind.memory)] if kind.memory else []
         limits += [floor(extended[rid] / units) for rid, units in kind.extended]
@@ -148,13 +150,14 @@ def test_scores_equal_those_of_a_plain_loop_after_every_change(seed: int):
         position = columns.log.position
         for tracker in trackers:
             tracker.update(changes)
-            kind = nodes.type_of(tracker.shape)
-            asks = kind.extended or kind.request is not None
-            score = plain_score if asks else lambda nodes, _, row: -free_gpus(nodes, row)
-            expected = [score(nodes, kind, row) for row in range(columns.n)]
-            np.testing.assert_allclose(tracker.raw[: columns.n], expected, atol=1e-7)
-            compared += any(expected)
-    assert compared > 20 and len(nodes.mix) > 3
+            if isinstance(tracker, FragmentationScore):
+                kind = nodes.type_of(tracker.shape)
+                lost = [-plain_score(nodes, kind, row) for row in range(columns.n)]
+            else:
+                lost = [free_gpus(nodes, row) for row in range(columns.n)]
+            np.testing.assert_allclose(tracker.raw[: columns.n], points(np.array(lost)), atol=1e-4)
+            compared += any(lost)
+    assert compared > 20 and len(nodes.mix.types) > 3
 
 
 def test_an_attribute_that_a_selector_names_later_divides_the_kinds_of_devices():
@@ -164,14 +167,15 @@ def test_an_attribute_that_a_selector_names_later_divides_the_kinds_of_devices()
     world.see(claim("d", wants(300, model="y")), consumer("q", "d")).run(3)
     plugin = world.engine.profiles["default-scheduler"].plugins[NAME]
     plugin.nodes.sync()
-    (request,) = [kind.request for kind, _ in plugin.nodes.mix if kind.request and len(kind.request.selectors) == 2]
-    assert sorted(plugin.nodes.shares(request).tolist()) == [0.3, np.inf, np.inf]
+    types = plugin.nodes.mix.types
+    (request,) = [kind.request for kind, _ in types if kind.request and len(kind.request.selectors) == 2]
+    assert sorted(plugin.nodes.mix.shares(request).tolist()) == [0.3, np.inf, np.inf]
 
 
 # ---- what it is for
 
 
-@pytest.mark.parametrize(("weight", "waits"), [(0, {"p3"}), (10, set())])
+@pytest.mark.parametrize(("weight", "waits"), [(0, {"p3"}), (80, set())])
 def test_a_part_of_a_gpu_does_not_take_the_last_room_of_a_larger_part(weight: int, waits: set[str]):
     world = World(device_node("a", "16"), published("a", part_of("g0")), settings=settings(weight))
     world.see(claim("p1", wants(500)), consumer("p1", "p1", cpu="4")).run(3)
@@ -185,7 +189,7 @@ def test_a_part_of_a_gpu_does_not_take_the_last_room_of_a_larger_part(weight: in
     assert {"p1", "r", "q", "p2", "p3"} - world.bound.keys() == waits
 
 
-@pytest.mark.parametrize(("weight", "chosen", "later"), [(0, "gpus", 1), (10, "plain", 2)])
+@pytest.mark.parametrize(("weight", "chosen", "later"), [(0, "gpus", 1), (80, "plain", 2)])
 def test_a_pod_without_gpus_leaves_the_cpus_of_free_gpus(weight: int, chosen: str, later: int):
     run = Cluster(Engine(settings(weight)))
     run.see(node("full").cpu(4).resource(GPU, 1), pod("first").cpu(4).resource(GPU, 1, limit=True))
@@ -201,15 +205,38 @@ def test_a_pod_without_gpus_leaves_the_cpus_of_free_gpus(weight: int, chosen: st
 # ---- configuration
 
 
-def test_it_is_off_by_default_and_enabled_with_a_weight():
-    assert NAME not in Engine().profiles["default-scheduler"].plugins
+def test_the_weight_and_the_argument_are_read_from_the_configuration():
+    assert NAME in Engine().profiles["default-scheduler"].plugins
     document = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
-        "profiles": [{"plugins": {"score": {"enabled": [{"name": NAME, "weight": 20}]}}}],
+        "profiles": [
+            {
+                "plugins": {"score": {"disabled": [{"name": NAME}], "enabled": [{"name": NAME, "weight": 5}]}},
+                "pluginConfig": [{"name": NAME, "args": {"onlySharedDevices": False}}],
+            }
+        ],
     }
     profile = Engine(read_config(document).engine()).profiles["default-scheduler"]
-    assert [weight for plugin, weight in profile.scores if plugin.name == NAME] == [20]
+    assert [weight for plugin, weight in profile.scores if plugin.name == NAME] == [5]
+    plugin = profile.plugins[NAME]
+    assert isinstance(plugin, GPUFragmentation)
+    assert plugin.applies
+
+
+def chosen_node(world: World, name: str) -> str:
+    world.see(pod(name).uid(name).cpu("1").build()).run(3)
+    return world.bound[name]
+
+
+def test_by_default_it_applies_while_a_device_can_be_divided():
+    world = World(device_node("a", "16"), published("a", device("g0")))
+    world.see(device_node("b", "8"))
+    assert chosen_node(world, "p1") == "a"  # most free CPU, as kube-scheduler
+    world.see(published("a", part_of("g0")))
+    assert chosen_node(world, "p2") == "b"  # leaves its CPUs to the GPU
+    world.see(published("a", device("g0")))
+    assert chosen_node(world, "p3") == "a"
 
 
 def test_decisions_do_not_change_if_no_pod_uses_gpus():

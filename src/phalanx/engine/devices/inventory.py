@@ -113,6 +113,7 @@ class Inventory:
         self._shared: dict[PoolKey, Pool] = {}
         self.devices: dict[DeviceKey, Device] = {}
         self.version = 0  # +1 per change
+        self.divisible = 0  # slices of one node with a device that can be divided among claims
         self.changed_nodes: dict[str, None] = {}  # nodes whose local pools changed since the last read
         self.shared_changed = False
         self.dropped: list[Device] = []  # removed devices since the last read
@@ -130,6 +131,8 @@ class Inventory:
             else:
                 slices.pop(each.metadata.name, None)
             self._dirty[key] = None
+            if each.spec.node_name and any(device.allow_multiple_allocations for device in each.spec.devices):
+                self.divisible += 1 if put else -1
 
     def rule_changed(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> None:
         for each, put in ((old, False), (new, True)):

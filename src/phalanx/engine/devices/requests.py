@@ -116,6 +116,7 @@ class ClaimSpecs:
 
     def __init__(self, classes: Classes) -> None:
         self._classes = classes
+        self.version = 0  # +1 per changed class
         self._known: dict[Hashable, ClaimSpec] = {}
         self._by_class: dict[str, dict[Hashable, None]] = {}
         self._encode = msgspec.json.Encoder(order="deterministic").encode
@@ -134,6 +135,7 @@ class ClaimSpecs:
         return known
 
     def class_changed(self, name: str) -> None:
+        self.version += 1
         for key in self._by_class.pop(name, {}):
             self._known.pop(key, None)
 

@@ -256,9 +256,12 @@ class DynamicResourcesArgs(PluginArgs):
 
 @dataclass(frozen=True, slots=True)
 class GPUFragmentationArgs(PluginArgs):
-    """No arguments."""
-
+    only_shared_devices: bool = True  # apply only while a device of the cluster can be divided among claims
     kind: ClassVar[str] = "GPUFragmentationArgs"
+
+    @classmethod
+    def _from(cls, fields: Fields) -> Self:
+        return cls(fields.boolean("onlySharedDevices", True))
 
 
 ARGS: dict[str, type[PluginArgs]] = {

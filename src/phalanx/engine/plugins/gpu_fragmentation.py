@@ -1,9 +1,12 @@
-"""GPUFragmentation: keep GPUs usable for the mix of pods that run in the cluster. Off by default.
+"""GPUFragmentation: keep GPUs usable for the mix of pods that run in the cluster.
 
 A node can take a number of further pods of each type that runs somewhere: as many as its free devices, extended
 resources, CPU and memory allow. The GPUs of these pods, weighted by how often each type runs, are the usable GPUs of
 the node. The score of a node is how few of them a placement costs. Pods without GPUs prefer nodes with few free GPUs,
 which costs them less time than counting and leaves as many GPUs usable.
+
+By default it applies while some device of the cluster can be divided among claims. Groups do not use scores: their
+search values what a placement leaves by itself (`placement.residual_capacity`).
 """
 
 from __future__ import annotations
@@ -18,22 +21,24 @@ from phalanx.engine.devices.inventory import Device
 from phalanx.engine.devices.requests import AllocationRequest
 from phalanx.engine.devices.state import ALL_ROWS, DeviceState
 from phalanx.engine.framework import MAX_SCORE, Floats, Handle, Rows, Traits
-from phalanx.engine.framework.adapters import relevant_rows
 from phalanx.engine.framework.config_args import GPUFragmentationArgs
-from phalanx.engine.framework.interface import Depends
 from phalanx.engine.plugins.device_filter import FollowsDevices
+from phalanx.engine.plugins.free_gpus import FreeGPUs
 from phalanx.engine.state.claims import MISSING, NAMED
 from phalanx.engine.state.columns import CPU, MEMORY, Columns
-from phalanx.engine.state.journal import Change
+from phalanx.engine.state.journal import Change, ChangeLog
 from phalanx.engine.state.shapes import Shape
 
 MOST_TYPES = 128  # the most frequent types of pods that count
-MOST_EXPRESSIONS = 1024  # of device selectors
-MOST_DEVICES = 64  # devices of one node that count
-ROWS_AT_ONCE = 2048  # limits the memory of one pass
+CELLS_AT_ONCE = 1 << 20  # limits the memory of one pass: rows by devices by types
+FEW_ROWS = 4  # that are looked up in what is known before they are computed
+MOST_KNOWN = 1 << 12  # states of nodes
 LEAST_SHARE = 1 / 1024  # of a device; smaller requests count as this much
 ROUNDING = 1e-9
-_CHANGES = int(Depends.NODE | Depends.USAGE)
+MOST_GPUS = 16.0  # of a node; more count as this many
+EXACT = 1 << 16
+
+State = tuple[tuple[float, ...], bytes, bytes]  # free amounts, shares and kinds of devices
 
 
 class PodType(NamedTuple):
@@ -55,107 +60,178 @@ class Room(NamedTuple):
     kinds: Rows  # (rows, devices) kind of each device; 0: no device
 
 
-class Nodes:
-    """The free devices and the usable GPUs of all rows, and the mix of pods, for all shapes of a profile."""
+class Mix:
+    """The types of placed pods with GPUs, and how many more of them fit on nodes."""
 
-    def __init__(self, state: DeviceState, columns: Columns) -> None:
-        self.state = state
-        self.columns = columns
-        self.version = 0  # +1 with every new mix
-        self.mix: list[tuple[PodType, float]] = []  # with the fraction of pods that have this type
-        self.usable: Floats = np.zeros(0)  # (capacity,) GPUs
-        self._kinds: dict[Any, int] = {}
-        self._examples: list[Device] = []  # of each kind
-        self._expressions: dict[str, None] = {}  # of the device selectors of pods
-        self._mentioned: dict[str, bool] = {}  # attribute -> some expression contains its name
+    def __init__(self, gpus: FreeGPUs, types: Sequence[tuple[PodType, float]]) -> None:
+        self.types = types  # with the fraction of pods that have this type
+        self._gpus = gpus
+        kinds = [kind for kind, _ in types]
+        self._fractions = np.array([fraction for _, fraction in types])
+        number: dict[AllocationRequest, int] = {}
+        asked = {
+            at: number.setdefault(kind.request, len(number))
+            for at, kind in enumerate(kinds)
+            if kind.request is not None
+        }
+        self._requests = list(number)
+        self._counts = np.array([request.count for request in number])
+        self._asking = np.array(list(asked), dtype=np.int64)  # types with a request
+        self._asked = np.array(list(asked.values()), dtype=np.int64)  # which one
+        self._units = np.array([sum((units for _, units in kind.extended), 0.0) for kind in kinds])
+        amounts: dict[int, dict[int, float]] = {}  # by resource id and type
+        for at, kind in enumerate(kinds):
+            for rid, amount in ((CPU, kind.cpu), (MEMORY, kind.memory), *kind.extended):
+                if amount:
+                    amounts.setdefault(rid, {})[at] = amount
+        self._amounts = [(rid, np.array(list(of)), np.array(list(of.values()))) for rid, of in amounts.items()]
+        self.extended = [rid for rid in amounts if rid not in (CPU, MEMORY)]
         self._shares: dict[AllocationRequest, Floats] = {}
-        self._devices: Floats = np.zeros((0, 1))
-        self._kind_of: Rows = np.zeros((0, 1), dtype=np.int64)
-        self._seen = (-1, -1, -1)  # generation and position of the columns, position of the devices
-        self._counted = (-1, 0)  # position at which the mix was counted, and the number of pods then
+        self._table = np.zeros((0, 0))  # (requests, kinds of devices) shares
 
-    # ---- changes
+    @property
+    def width(self) -> int:
+        """Return the number of requests."""
+        return len(self._requests)
 
-    def sync(self) -> None:
-        columns, state = self.columns, self.state
-        state.sync()
-        now = (columns.generation, columns.log.position, state.log.position)
-        if now == self._seen:
-            return
-        known = self._seen[0] == now[0] and len(self.usable) == columns.capacity
-        changes = columns.log.since(self._seen[1]) if known else None
-        touched = state.log.since(self._seen[2]) if known else None
-        self._seen = now
-        if changes is None or touched is None or ALL_ROWS in touched:
-            self._start_over()
-            return
-        rows = [row for row in dict.fromkeys(touched) if row < columns.capacity]
-        for row in rows:
-            self._read(row)
-        if columns.log.position - self._counted[0] >= max(1, self._counted[1] // 4):
-            self._count_pods()
-        elif changed := list(dict.fromkeys([*rows, *relevant_rows(changes, _CHANGES)])):
-            at = np.array(changed)
-            self.usable[at] = self.usable_in(self.room(at))
+    def cells(self, devices: int) -> int:
+        """Return how many numbers one row takes in a pass."""
+        return max(1, len(self.types), self.width * devices)
 
-    def _start_over(self) -> None:
-        columns = self.columns
-        self._kinds, self._examples, self._shares = {}, [], {}
-        self._devices = np.zeros((columns.capacity, 1))
-        self._kind_of = np.zeros((columns.capacity, 1), dtype=np.int64)
-        self.usable = np.zeros(columns.capacity)
-        for row in range(columns.n):
-            self._read(row)
-        self._count_pods()
-
-    def _read(self, row: int) -> None:
-        """Read the devices of a row."""
-        devices = self.state.view(row).devices[:MOST_DEVICES]
-        if (more := len(devices) - self._devices.shape[1]) > 0:
-            self._devices = np.pad(self._devices, ((0, 0), (0, more)))
-            self._kind_of = np.pad(self._kind_of, ((0, 0), (0, more)))
-        self._devices[row], self._kind_of[row] = 0.0, 0
-        for at, device in enumerate(devices):
-            self._devices[row, at] = self.free_share(device)
-            self._kind_of[row, at] = self._kind(device)
-
-    def free_share(self, device: Device) -> float:
-        """Return the free share of a device, 0 to 1."""
-        holdings = self.state.holdings
-        if holdings.in_use(device):
-            return 0.0
-        limits = [(name, rule.value) for name, rule in device.capacity.items() if rule.value] if device.multiple else ()
-        return min((1.0 - holdings.consumed(device, name) / limit for name, limit in limits), default=1.0)
-
-    def _kind(self, device: Device) -> int:
-        """Return a number that is equal for devices which requests do not distinguish. An attribute that no selector
-        names does not count: each device may have a serial number."""
-        taints = tuple((taint.key, taint.value, taint.effect) for taint in device.taints)
-        attributes = tuple((name, value) for name, value in sorted(device.attributes.items()) if self._matters(name))
-        key = (device.driver, device.multiple, attributes, tuple(sorted(device.capacity.items())), taints)
-        kind = self._kinds.get(key)
-        if kind is None:
-            self._examples.append(device)
-            kind = self._kinds[key] = len(self._examples)
-        return kind
-
-    def _matters(self, attribute: str) -> bool:
-        name = attribute.rpartition("/")[2]
-        known = self._mentioned.get(name)
-        if known is None:
-            known = self._mentioned[name] = any(name in expression for expression in self._expressions)
+    def shares(self, request: AllocationRequest) -> Floats:
+        """Return the share of a device that a request takes, by kind of device; infinite if it cannot use it."""
+        known, examples = self._shares.get(request), self._gpus.examples
+        if known is None or len(known) <= len(examples):
+            known = np.array([np.inf, *(self._share(request, device) for device in examples)])
+            self._shares[request] = known
         return known
 
-    def _learn(self, request: AllocationRequest) -> None:
-        """Let kinds of devices differ in the attributes that a request names. The next `sync` reads all devices."""
-        for expression, _ in request.selectors:
-            if expression in self._expressions or len(self._expressions) >= MOST_EXPRESSIONS:
-                continue
-            self._expressions[expression] = None
-            for name, known in self._mentioned.items():
-                if not known and name in expression:
-                    self._mentioned[name] = True
-                    self._seen = (-1, -1, -1)
+    def _share(self, request: AllocationRequest, device: Device) -> float:
+        takes = request.takes(device) if request.capacity or device.multiple else {}
+        selectors = self._gpus.state.selectors
+        if takes is None or request.selects(device, selectors) is not True or not request.tolerates(device):
+            return np.inf
+        if not device.multiple:
+            return 1.0
+        parts = [amount / device.capacity[name].value for name, amount in takes.items() if device.capacity[name].value]
+        return max([LEAST_SHARE, *parts])
+
+    def served(self, devices: Floats, kinds: Rows) -> tuple[Floats, Floats]:
+        """Return how often devices serve each request, by row, and the GPUs that one pod gets. Of a request for several
+        devices, how many of them it could use."""
+        if not self._requests:
+            return np.zeros((len(devices), 0)), np.zeros((len(devices), 0))
+        if self._table.shape[1] <= len(self._gpus.examples):
+            self._table = np.array([self.shares(request) for request in self._requests])
+        need = self._table[:, kinds]  # (requests, rows, devices)
+        fit = np.floor((devices + ROUNDING) / need)
+        several = self._counts > 1
+        if several.any():
+            fit[several] = np.minimum(fit[several], 1.0)
+        least = need.min(axis=2)
+        gpus = np.where(np.isfinite(least), self._counts[:, None] * least, 0.0)
+        return fit.sum(axis=2).T, gpus.T
+
+    def usable(self, room: Room, served: Floats, gpus: Floats) -> Floats:
+        """Return the usable GPUs: those of all pods that fit, by type, weighted by how often the type occurs."""
+        slots = np.full((len(room.cpu), len(self.types)), np.inf)
+        for rid, at, amounts in self._amounts:
+            free = room.cpu if rid == CPU else room.memory if rid == MEMORY else room.extended[rid]
+            slots[:, at] = np.minimum(slots[:, at], np.floor(free[:, None] / amounts))
+        units = np.broadcast_to(self._units, slots.shape)
+        if len(self._asking):
+            times = np.floor(served / self._counts)[:, self._asked]
+            slots[:, self._asking] = np.minimum(slots[:, self._asking], times)
+            units = units.copy()
+            units[:, self._asking] += gpus[:, self._asked]
+        total: Floats = (np.maximum(slots, 0.0) * units) @ self._fractions
+        return total
+
+    def usable_after(self, kind: PodType, room: Room, served: Floats, gpus: Floats) -> Floats:
+        """Return the usable GPUs when a pod took its part; the allocator fills the fullest devices first."""
+        extended = dict(room.extended)
+        for rid, units in kind.extended:
+            if rid in extended:
+                extended[rid] = extended[rid] - units
+        if kind.request is not None:
+            need = self.shares(kind.request)[room.kinds]
+            fits = room.devices + ROUNDING >= need
+            order = np.argsort(np.where(fits, room.devices, np.inf), axis=1, kind="stable")[:, : kind.request.count]
+            taken = np.arange(len(order))[:, None], order
+            before, kinds = room.devices[taken], room.kinds[taken]
+            after = before - np.where(fits, need, 0.0)[taken]
+            served = served - self.served(before, kinds)[0] + self.served(after, kinds)[0]
+        left = Room(room.cpu - kind.cpu, room.memory - kind.memory, extended, room.devices, room.kinds)
+        return self.usable(left, served, gpus)
+
+
+class Nodes:
+    """The usable GPUs of all rows, for all shapes of a profile."""
+
+    def __init__(self, gpus: FreeGPUs) -> None:
+        self.gpus = gpus
+        self.state = gpus.state
+        self.columns = gpus.columns
+        self.mix = Mix(gpus, [])
+        self.usable: Floats = np.zeros(0)  # (capacity,) GPUs
+        self.served: Floats = np.zeros((0, 0))  # (capacity, requests)
+        self.per_pod: Floats = np.zeros((0, 0))  # (capacity, requests) GPUs
+        self.log = ChangeLog[int]()  # rows to evaluate again, or ALL_ROWS
+        self._known: dict[State, tuple[float, Floats, Floats]] = {}
+        self._seen = (-1, -1)  # positions of the columns and the GPUs
+        self._counted = (-1, 0)  # position at which the mix was counted, and the number of pods then
+
+    def sync(self) -> None:
+        columns, gpus = self.columns, self.gpus
+        gpus.sync()
+        now = (columns.log.position, gpus.log.position)
+        if now == self._seen:
+            return
+        changes = columns.log.since(self._seen[0]) if self._seen[0] >= 0 else None
+        touched = gpus.log.since(self._seen[1]) if self._seen[1] >= 0 else None
+        self._seen = now
+        old = now[0] - self._counted[0] >= max(1, self._counted[1] // 4)
+        if old or changes is None or touched is None or ALL_ROWS in touched:
+            self._count_pods()
+        else:
+            offers = gpus.offers
+            rows = dict.fromkeys([*touched, *(row for row, _, _ in changes if offers[row])])
+            if rows:
+                self._count(np.array(list(rows)))
+                self.log.extend(list(rows))
+
+    def _count(self, rows: Rows) -> None:
+        if len(rows) > FEW_ROWS:
+            for at in self.parts(rows):
+                served, per_pod = self.mix.served(self.gpus.devices[at], self.gpus.kinds[at])
+                self.usable[at] = self.mix.usable(self.room(at), served, per_pod)
+                self.served[at], self.per_pod[at] = served, per_pod
+            return
+        for row in rows.tolist():
+            state = self.state_of(row)
+            known = self._known.get(state)
+            if known is None:
+                at = np.array([row])
+                served, per_pod = self.mix.served(self.gpus.devices[at], self.gpus.kinds[at])
+                known = float(self.mix.usable(self.room(at), served, per_pod)[0]), served[0], per_pod[0]
+                remember(self._known, state, known)
+            self.usable[row], self.served[row], self.per_pod[row] = known
+
+    def state_of(self, row: int) -> State:
+        """Return what the usable GPUs of a row depend on."""
+        alloc, used = self.columns.alloc_cell, self.columns.used_cell
+        free = tuple([alloc[rid][row] - used[rid][row] for rid in (CPU, MEMORY, *self.mix.extended)])
+        return free, self.gpus.devices[row].tobytes(), self.gpus.kinds[row].tobytes()
+
+    def room(self, rows: Rows) -> Room:
+        alloc, used = self.columns.alloc, self.columns.used
+        free = {rid: alloc[rid, rows] - used[rid, rows] for rid in (CPU, MEMORY, *self.mix.extended)}
+        return Room(free[CPU], free[MEMORY], free, self.gpus.devices[rows], self.gpus.kinds[rows])
+
+    def parts(self, rows: Rows) -> list[Rows]:
+        """Return rows in parts of limited size."""
+        size = max(1, CELLS_AT_ONCE // self.mix.cells(self.gpus.devices.shape[1]))
+        return [rows[first : first + size] for first in range(0, len(rows), size)]
 
     # ---- the mix
 
@@ -179,12 +255,13 @@ class Nodes:
         request = spec.only_request
         if request is None or request.everything or request.admin or request.count < 1:
             return None
-        self._learn(request)
+        self.gpus.learn(request)
         return request
 
     def _count_pods(self) -> None:
         """Count the types of the placed pods. Done again when a quarter has changed: O(1) per change."""
-        shapes = Counter(record.shape for placed in self.columns.pods[: self.columns.n] for record in placed.values())
+        columns, gpus = self.columns, self.gpus
+        shapes = Counter(record.shape for placed in columns.pods[: columns.n] for record in placed.values())
         counts: dict[PodType, int] = {}
         for shape, number in shapes.items():
             kind = self.type_of(shape, placed=True)
@@ -192,186 +269,144 @@ class Nodes:
                 counts[kind] = counts.get(kind, 0) + number
         most = sorted(counts.items(), key=lambda item: -item[1])[:MOST_TYPES]
         total = sum(count for _, count in most)
-        self.mix = [(kind, count / total) for kind, count in most]
-        self._shares = {}
-        self._counted = (self.columns.log.position, shapes.total())
-        self.version += 1
-        self.usable = np.zeros(self.columns.capacity)
-        for at in self.all_rows():
-            self.usable[at] = self.usable_in(self.room(at))
-
-    def all_rows(self) -> list[Rows]:
-        return [
-            np.arange(first, min(first + ROWS_AT_ONCE, self.columns.n))
-            for first in range(0, self.columns.n, ROWS_AT_ONCE)
-        ]
-
-    # ---- amounts
-
-    def room(self, rows: Rows) -> Room:
-        columns = self.columns
-        free = columns.alloc[:, rows] - columns.used[:, rows]
-        extended = {rid: free[rid] for kind, _ in self.mix for rid, _ in kind.extended}
-        return Room(free[CPU], free[MEMORY], extended, self._devices[rows], self._kind_of[rows])
-
-    def shares(self, request: AllocationRequest) -> Floats:
-        """Return the share of a device that a request takes, by kind of device; infinite if it cannot use it."""
-        known = self._shares.get(request)
-        if known is None or len(known) <= len(self._examples):
-            known = np.array([np.inf, *(self._share(request, device) for device in self._examples)])
-            self._shares[request] = known
-        return known
-
-    def _share(self, request: AllocationRequest, device: Device) -> float:
-        takes = request.takes(device) if request.capacity or device.multiple else {}
-        if takes is None or request.selects(device, self.state.selectors) is not True or not request.tolerates(device):
-            return np.inf
-        if not device.multiple:
-            return 1.0
-        parts = [amount / device.capacity[name].value for name, amount in takes.items() if device.capacity[name].value]
-        return max([LEAST_SHARE, *parts])
-
-    def usable_in(self, room: Room) -> Floats:
-        """Return the usable GPUs: those of all pods that fit, by type, weighted by how often the type occurs."""
-        total: Floats = np.zeros(len(room.cpu))
-        slots_of: dict[AllocationRequest, tuple[Floats, Floats]] = {}
-        for kind, fraction in self.mix:
-            slots, gpus = np.full(len(total), np.inf), np.zeros(len(total))
-            if kind.request is not None:
-                if kind.request not in slots_of:
-                    slots_of[kind.request] = self._device_slots(kind.request, room)
-                slots, gpus = slots_of[kind.request]
-            for rid, units in kind.extended:
-                slots = np.minimum(slots, np.floor(room.extended[rid] / units))
-                gpus = gpus + units
-            if kind.cpu:
-                slots = np.minimum(slots, np.floor(room.cpu / kind.cpu))
-            if kind.memory:
-                slots = np.minimum(slots, np.floor(room.memory / kind.memory))
-            total += fraction * gpus * np.maximum(slots, 0.0)
-        return total
-
-    def _device_slots(self, request: AllocationRequest, room: Room) -> tuple[Floats, Floats]:
-        """Return how many such claims the devices of each row serve, and the GPUs of one."""
-        need = self.shares(request)[room.kinds]
-        if request.count == 1:
-            slots = np.floor((room.devices + ROUNDING) / need).sum(axis=1)
-        else:
-            slots = np.floor((room.devices + ROUNDING >= need).sum(axis=1) / request.count)
-        least = need.min(axis=1)
-        return slots, np.where(np.isfinite(least), request.count * least, 0.0)
-
-    def without(self, kind: PodType, room: Room) -> Room:
-        """Return what is left when a pod takes its part; the allocator fills the fullest devices first."""
-        extended = dict(room.extended)
-        for rid, units in kind.extended:
-            if rid in extended:
-                extended[rid] = extended[rid] - units
-        devices = room.devices
-        if kind.request is not None:
-            need = self.shares(kind.request)[room.kinds]
-            fits = devices + ROUNDING >= need
-            taken = np.argsort(np.where(fits, devices, np.inf), axis=1, kind="stable")[:, : kind.request.count]
-            devices = devices.copy()
-            rows = np.arange(len(devices))[:, None]
-            devices[rows, taken] -= np.where(fits, need, 0.0)[rows, taken]
-        return Room(room.cpu - kind.cpu, room.memory - kind.memory, extended, devices, room.kinds)
+        self._counted = (columns.log.position, shapes.total())
+        gpus.sync()  # with the attributes that count now
+        self._seen = (columns.log.position, gpus.log.position)
+        self.mix = Mix(gpus, [(kind, count / total) for kind, count in most])
+        self._known = {}
+        self.usable = np.zeros(columns.capacity)
+        self.served, self.per_pod = (np.zeros((columns.capacity, self.mix.width)) for _ in range(2))
+        for at in self.parts(np.flatnonzero(gpus.offers)):
+            self._count(at)
+        self.log.append(ALL_ROWS)
 
 
-class Linear:
-    """Normalise to 0..100 over the range of the feasible nodes. Small differences count: the scores are multiples of
-    1/1024, and sums of them are exact."""
-
-    def bounds(self, raw: Floats) -> tuple[float, float]:
-        return float(raw.min()), float(raw.max())
-
-    def scale(self, raw: Any, low: float, high: float) -> Any:
-        return np.floor(1024 * MAX_SCORE * ((raw - low) / (high - low))) / 1024 if high > low else raw * 0.0
+def remember(known: dict[State, Any], state: State, value: Any) -> None:
+    if len(known) >= MOST_KNOWN:
+        known.clear()
+    known[state] = value
 
 
 class FragmentationScore(FollowsDevices):
-    normaliser = Linear()
+    """The score for pods with GPUs: the fewer usable GPUs a placement costs, the higher."""
 
-    def __init__(self, nodes: Nodes, shape: Shape, columns: Columns) -> None:
-        super().__init__(nodes.state, shape, columns)
-        self.nodes = nodes
+    def __init__(self, plugin: GPUFragmentation, shape: Shape, columns: Columns) -> None:
+        super().__init__(plugin.nodes.state, shape, columns)
+        self.plugin = plugin
+        self.nodes = plugin.nodes
         self.raw: Floats = np.zeros(columns.capacity)
-        self._version = -1
+        self._applies = False
+        self._followed = -1
+        self._kind = PodType(0.0, 0.0, (), None)
+        self._known: dict[State, float] = {}
 
     def rebuild(self) -> None:
+        nodes = self.nodes
+        self.raw = np.full(self.columns.capacity, float(MAX_SCORE))
+        self._applies = self.plugin.applies
+        if not self._applies:
+            return
         self._start()
-        self.nodes.type_of(self.shape)  # learns its selectors
-        self.nodes.sync()
-        self._version = self.nodes.version
-        self.raw = np.zeros(self.columns.capacity)
-        for rows in self.nodes.all_rows():
-            self._evaluate(rows)
+        self._kind = nodes.type_of(self.shape)  # learns its selectors
+        nodes.sync()
+        self._followed = nodes.log.position
+        self._known = {}
+        for rows in nodes.parts(np.flatnonzero(nodes.gpus.offers)):
+            self.raw[rows] = self._scores(rows)
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        touched = self._rows()
-        self.nodes.sync()
-        if touched is None or self._version != self.nodes.version:
+        if self.plugin.applies != self._applies:
             self.rebuild()
             return None
-        rows = list(dict.fromkeys([*touched, *relevant_rows(changes, _CHANGES)]))
-        if rows:
-            self._evaluate(np.array(rows))
+        if not self._applies:
+            return ()
+        nodes = self.nodes
+        nodes.sync()
+        rows = nodes.log.since(self._followed)
+        if rows is None or ALL_ROWS in rows or self._claims() != self._seen:
+            self.rebuild()
+            return None
+        self._followed = nodes.log.position
+        rows = list(dict.fromkeys(rows))
+        if len(rows) > FEW_ROWS:
+            for at in nodes.parts(np.array(rows)):
+                self.raw[at] = self._scores(at)
+            return rows
+        for row in rows:
+            state = nodes.state_of(row)
+            score = self._known.get(state)
+            if score is None:
+                score = float(self._scores(np.array([row]))[0])
+                remember(self._known, state, score)
+            self.raw[row] = score
         return rows
 
-    def _evaluate(self, rows: Rows) -> None:
+    def _scores(self, rows: Rows) -> Floats:
         nodes = self.nodes
-        after = nodes.usable_in(nodes.without(nodes.type_of(self.shape), nodes.room(rows)))
-        self.raw[rows] = np.where(self.columns.alive[rows], after - nodes.usable[rows], 0.0)
+        after = nodes.mix.usable_after(self._kind, nodes.room(rows), nodes.served[rows], nodes.per_pod[rows])
+        return points(nodes.usable[rows] - after)
 
 
-class FewestIdle(FollowsDevices):
-    """The score for pods without GPUs: the free GPUs of a node, whose CPU and memory they leave to others."""
+class FewestIdle:
+    """The score for pods without GPUs: the fewer free GPUs, whose CPU and memory they leave to others, the higher."""
 
-    normaliser = Linear()
-
-    def __init__(self, nodes: Nodes, shape: Shape, columns: Columns) -> None:
-        super().__init__(nodes.state, shape, columns)
-        self.nodes = nodes
+    def __init__(self, plugin: GPUFragmentation, columns: Columns) -> None:
+        self.plugin = plugin
+        self.columns = columns
         self.raw: Floats = np.zeros(columns.capacity)
+        self._applies = False
+        self._followed = -1
 
     def rebuild(self) -> None:
-        self._start()
-        self.raw = np.zeros(self.columns.capacity)
-        for row in np.flatnonzero(self.columns.alive[: self.columns.n]).tolist():
-            self._evaluate(row)
+        gpus = self.plugin.nodes.gpus
+        self._applies = self.plugin.applies
+        if not self._applies:
+            self.raw = np.full(self.columns.capacity, float(MAX_SCORE))
+            return
+        gpus.sync()
+        self._followed = gpus.log.position
+        self.raw = points(gpus.idle)
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
-        touched = self._rows()
-        if touched is None:
+        if self.plugin.applies != self._applies:
             self.rebuild()
             return None
-        extended = frozenset(self.columns.devices())
-        rows = dict.fromkeys(touched)
-        for row, record, _ in changes:
-            if record is None or any(rid in extended for rid, _ in record.shape.requests):
-                rows[row] = None
-        for row in rows:
-            self._evaluate(row)
-        return list(rows)
+        if not self._applies:
+            return ()
+        gpus = self.plugin.nodes.gpus
+        gpus.sync()
+        if gpus.log.position == self._followed:
+            return ()
+        rows = gpus.log.since(self._followed)
+        if rows is None or ALL_ROWS in rows:
+            self.rebuild()
+            return None
+        self._followed = gpus.log.position
+        changed = np.array(rows)
+        self.raw[changed] = points(gpus.idle[changed])
+        return rows
 
-    def _evaluate(self, row: int) -> None:
-        self.raw[row] = -self.idle(row) if self.columns.alive[row] else 0.0
 
-    def idle(self, row: int) -> float:
-        """Return the free GPUs of a node: extended resources, and devices or their shares."""
-        columns = self.columns
-        free = sum(columns.alloc_cell[rid][row] - columns.used_cell[rid][row] for rid in columns.devices())
-        return free + sum(map(self.nodes.free_share, self.state.view(row).devices[:MOST_DEVICES]))
+def points(gpus: Floats) -> Floats:
+    """Return a score for a number of GPUs that are lost to others: 100 for none, 0 for as many as a node may have. The
+    scores are multiples of a power of two, so that sums of them are exact."""
+    score: Floats = np.floor(EXACT * (MAX_SCORE - MAX_SCORE / MOST_GPUS * np.clip(gpus, 0.0, MOST_GPUS))) / EXACT
+    return score
 
 
 class GPUFragmentation:
     name = "GPUFragmentation"
-    traits = Traits(default_weight=1)
+    traits = Traits(default_weight=20)
 
     def __init__(self, args: Mapping[str, Any], handle: Handle, state: DeviceState) -> None:
-        GPUFragmentationArgs.read(args)
-        self.nodes = Nodes(state, handle.columns)
+        self._always = not GPUFragmentationArgs.read(args).only_shared_devices
+        self._inventory = state.inventory
+        self.nodes = Nodes(FreeGPUs(state, handle.columns))
+
+    @property
+    def applies(self) -> bool:
+        return self._always or self._inventory.divisible > 0
 
     def track_score(self, shape: Shape, columns: Columns) -> FragmentationScore | FewestIdle:
         asks = shape.claims or any("/" in columns.resource_names[rid] for rid, _ in shape.requests)
-        return FragmentationScore(self.nodes, shape, columns) if asks else FewestIdle(self.nodes, shape, columns)
+        return FragmentationScore(self, shape, columns) if asks else FewestIdle(self, columns)

@@ -87,8 +87,7 @@ _BUILTIN: dict[str, Callable[[Indexes], Factory]] = {
     "DefaultBinder": lambda _: DefaultBinder,
     "GPUFragmentation": lambda indexes: partial(GPUFragmentation, state=indexes.devices),
 }
-OFF_BY_DEFAULT = ("GPUFragmentation",)
-DEFAULT_PLUGINS: tuple[str, ...] = tuple(name for name in _BUILTIN if name not in OFF_BY_DEFAULT)
+DEFAULT_PLUGINS: tuple[str, ...] = tuple(_BUILTIN)
 
 
 def builtin(indexes: Indexes) -> dict[str, Factory]:
