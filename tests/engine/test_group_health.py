@@ -264,3 +264,19 @@ def test_a_gang_that_lost_its_members_to_preemption_one_by_one_is_preempted() ->
 
 def gang_members(size: int, prefix: str = "g") -> list[Any]:
     return [pod(f"{prefix}-{n}").group("g").cpu("1") for n in range(size)]
+
+
+def test_every_group_of_an_invalid_tree_is_invalid_until_it_is_corrected() -> None:
+    cluster = Cluster().see(
+        node("n").cpu("4"),
+        composite("tree").gang(2).priority(10),
+        pod_group("a").gang(1).parent("tree").priority(10),
+        pod_group("b").gang(1).parent("tree").priority(1000),
+        *(pod(name).group(name).cpu("1").priority(1000 if name == "b" else 10) for name in "ab"),
+    )
+    cluster.step(5)
+    assert {healthy(cluster, name)[1] for name in "ab"} == {"Invalid"}
+    assert healthy(cluster, "tree", "CompositePodGroup")[1] == "Invalid"
+    cluster.see(pod_group("b").gang(1).parent("tree").priority(10), pod("b").group("b").cpu("1").priority(10))
+    cluster.step(5)
+    assert {healthy(cluster, name)[1] for name in "ab"} == {"Running"}

@@ -140,10 +140,11 @@ def _phase(forest: GroupForest, group: Group, leaves: list[Group], facts: Facts,
 
 def pending_phase(forest: GroupForest, group: Group) -> Phase:
     """Return the phase of a group that does not run, whatever it did before."""
-    if group.problem is not None:
+    key = forest.root_of(group.key)
+    root = forest.group(key) if key is not None else None
+    if (root or group).bad:
         return Phase.INVALID
-    root = forest.root_of(group.key)
-    return Phase.SCHEDULING if root is not None and forest.ready(root) and group.ready else Phase.WAITING
+    return Phase.SCHEDULING if root is not None and root.ready and group.ready else Phase.WAITING
 
 
 def _completed(leaves: list[Group]) -> bool:
