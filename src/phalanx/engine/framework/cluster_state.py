@@ -58,6 +58,7 @@ class ClusterState:
         self.interest.sources.append(self.shapes.mentions)
         self.nominations = Nominations()
         self.records: dict[str, PodRecord] = {}  # every pod that is pending for this scheduler or has a node, by key
+        self.reported_starts = 0  # start times of pods on nodes that became known since
         self.profiles: dict[str, Profile] = {}  # by scheduler name
         # If off, the forest stays empty: pods that name a group are scheduled as if they named none.
         self.grouping = gates("GenericWorkload") and gates("GangScheduling")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,8 @@ from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand
 Ints = npt.NDArray[np.integer]
 FAILURES_BEFORE_JUMP = 4  # failed windows after which the next possible start is searched in the whole window
 MANY_NODES_TO_CHANGE = 64  # a change of more than 1/64 of the nodes adds whole rows
-MANY_NODES_TO_READ = 64  # the minimum over more nodes than these is taken of whole rows
+LEAST_NODES_TO_READ = 64  # the minimum over more nodes than these
+SHARE_OF_NODES_TO_READ = 1 / 16  # and than this share of all is taken of whole rows
 PIECES_PER_SPAN, PIECES_PER_WAIT = 32, 128  # a coarse end is late by at most 1/32 of the span or 1/128 of the wait
 FIRST_PIECES = 64  # room for pieces that a new profile allocates
 
@@ -269,8 +269,8 @@ class CapacityProfile:
         nodes = np.flatnonzero(slots)
         if len(nodes) > most_nodes:
             return None
-        least = np.minimum.accumulate(self.rows[:, :, nodes], axis=0)  # (piece, resource, node)
-        pods = self._slots(replace(demand, eligible=None), least)
+        least = np.minimum.accumulate(self.rows.take(nodes, axis=2), axis=0)  # (piece, resource, node)
+        pods = self._slots(demand, least, nodes)
         if demand.level >= 0:
             domains, column = np.unique(self.topology.domain[demand.level][nodes], return_inverse=True)
             inside = (column[:, None] == np.arange(len(domains))) & (domains >= 0)  # (node, domain)
@@ -293,11 +293,9 @@ class CapacityProfile:
         if k - i == 1 or self.rising:
             return self.choose(demand, self.rows[i])
         nodes = np.flatnonzero(slots)
-        if len(nodes) > MANY_NODES_TO_READ:
+        if len(nodes) > max(LEAST_NODES_TO_READ, SHARE_OF_NODES_TO_READ * len(slots)):
             return self.choose(demand, self.rows[i:k].min(axis=0))
-        free: Ints = np.zeros_like(self.rows[i])
-        free[:, nodes] = self.rows[i:k, :, nodes].min(axis=0)
-        return self.choose(demand, free)
+        return self.choose(demand, self.rows[i:k].take(nodes, axis=2).min(axis=0), nodes)
 
     def holds(self, demand: Demand, where: Assignment, start: float, until: float) -> bool:
         """Return True if exactly these nodes have room for the demand from `start` until `until`."""
@@ -362,8 +360,8 @@ class CapacityProfile:
         good = enough & ((limit >= self._untils(starts, span)) if span != FOREVER else (limit == FOREVER))
         return np.flatnonzero(good)
 
-    def _slots(self, demand: Demand, free: Ints) -> Ints:
-        """Return how many pods of the demand each node holds; `free`: (..., resource, node)."""
+    def _slots(self, demand: Demand, free: Ints, nodes: npt.NDArray[np.intp] | None = None) -> Ints:
+        """Return how many pods of the demand each node holds; `free`: (..., resource, node) of these nodes."""
         slots: Ints | None = None
         for r, amount in enumerate(demand.request):
             if amount:
@@ -372,7 +370,7 @@ class CapacityProfile:
         if slots is None:
             slots = np.full(free.shape[:-2] + free.shape[-1:], demand.pods, dtype=np.int64)
         if demand.eligible is not None:
-            slots = slots * demand.eligible
+            slots = slots * (demand.eligible if nodes is None else demand.eligible[nodes])
         return np.maximum(slots, 0)
 
     def _next_start(self, demand: Demand, i: int, k: int) -> int:
@@ -392,16 +390,23 @@ class CapacityProfile:
                 fails, step = middle, 1 + (fits - middle) // 2
         return fails + 1
 
-    def choose(self, demand: Demand, free: Ints) -> Assignment | None:
-        """Choose nodes by best fit: the tightest domain that holds all pods, then the nodes with the least room."""
-        slots = self._slots(demand, free)
+    def choose(self, demand: Demand, free: Ints, nodes: npt.NDArray[np.intp] | None = None) -> Assignment | None:
+        """Choose nodes by best fit: the tightest domain that holds all pods, then the nodes with the least room.
+
+        `nodes`: of which `free` is, in order; None: all.
+        """
+        slots = self._slots(demand, free, nodes)
         if demand.level >= 0:
-            room = self.topology.per_domain(demand.level, slots)  # (domain,)
+            every, domain = slots, self.topology.domain[demand.level]
+            if nodes is not None:
+                every, domain = np.zeros(len(domain), dtype=slots.dtype), domain[nodes]
+                every[nodes] = slots
+            room = self.topology.per_domain(demand.level, every)  # (domain,)
             possible = np.flatnonzero(room >= demand.pods)
             if not len(possible):
                 return None
             best = possible[int(room[possible].argmin())]
-            slots = np.where(self.topology.domain[demand.level] == best, slots, 0)
+            slots = np.where(domain == best, slots, 0)
         elif int(slots.sum(dtype=np.int64)) < demand.pods:
             return None
         rows = np.flatnonzero(slots)
@@ -412,7 +417,7 @@ class CapacityProfile:
         rows = rows[: last + 1]
         counts = slots[rows].astype(np.int64)
         counts[-1] -= int(taken[last]) - demand.pods
-        return Assignment(rows, counts)
+        return Assignment(rows if nodes is None else nodes[rows], counts)
 
     def check(self) -> None:
         """Raise AssertionError if a node is over-committed at any time or the sums are wrong."""

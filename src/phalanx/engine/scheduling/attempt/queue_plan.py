@@ -218,6 +218,8 @@ class QueuePlan:
                 continue
             if made.demand.request == entry.unit.demand.request and made.demand.pods == entry.unit.demand.pods:
                 planner.replace(made)
+                if key in self.units:
+                    self.units[key].shape = requests[key][1].room.record.shape
                 if entry.where is None:
                     self._lost.append(key)
             else:
@@ -288,7 +290,7 @@ class QueuePlan:
         nodes = {names[row]: count for row, count in pairs}
         if old is None or old.entry is not entry:
             self._drop(key)
-            self.units[key] = old = PlannedUnit(requests[key][0], entry, {})
+            self.units[key] = old = PlannedUnit(requests[key][0], entry, requests[key][1].room.record.shape)
         if nodes != old.nodes:
             self._leave_nodes(old)
             old.nodes = nodes

@@ -56,6 +56,7 @@ class RoomOverTime:
         self._held: dict[str, list[ReservedPod]] = {}  # by node
         self._ends: list[tuple[float, int]] = []  # heap of (first known end of a pod on a row, row)
         self._starting: dict[str, PodRecord] = {}  # pods on nodes whose start is not reported yet
+        self._reported_starts = -1  # of the cluster, when they were last looked at
         self._read: dict[int, tuple[object, ...]] = {}  # by row: what was last read there
 
     def next_end(self) -> float:
@@ -135,12 +136,18 @@ class RoomOverTime:
         """Return the rows whose pods or node changed; None: unknown."""
         self.changed_nodes = set()
         changes, net = self._cluster.columns.log.since(self._position), dict[tuple[int, int], int]()
+        left: list[PodRecord] = []
         for row, record, sign in changes if changes is not None else ():
             if record is None:
                 self.changed_nodes.add(row)
                 continue
             key = (row, id(record))
             net[key] = net.get(key, 0) + sign
+            if sign < 0:
+                left.append(record)
+        for record in left:
+            if record.row < 0 and self._starting.get(record.key) is record:
+                del self._starting[record.key]
         self._position = self._cluster.columns.log.position
         rows = {row for (row, _), sign in net.items() if sign}
         return rows | self.changed_nodes if changes is not None else None
@@ -150,8 +157,9 @@ class RoomOverTime:
         rows = set()
         while self._ends and self._ends[0][0] <= self._cluster.now:
             rows.add(heapq.heappop(self._ends)[1])
-        known = [r for r in self._starting.values() if r.start_time is not None or r.row < 0]
-        for record in known:
+        reported, self._reported_starts = self._reported_starts, self._cluster.reported_starts
+        changed = reported != self._reported_starts
+        for record in [r for r in self._starting.values() if r.start_time is not None or r.row < 0] if changed else ():
             del self._starting[record.key]
             if record.row >= 0:
                 rows.add(record.row)

@@ -21,6 +21,7 @@ from phalanx.engine.reservations.units import WaitingUnit
 from phalanx.engine.scheduling.attempt.run_times import RunTimes
 from phalanx.engine.scheduling.queue.units import SchedulingUnit
 from phalanx.engine.state.records import PodRecord
+from phalanx.engine.state.shapes import Shape
 from phalanx.model.groups import Group
 from phalanx.model.groups.policy import ANY
 
@@ -62,7 +63,8 @@ class PlannedUnit(msgspec.Struct, eq=False):
 
     unit: SchedulingUnit
     entry: WaitingUnit
-    nodes: dict[str, int]  # node -> pods
+    shape: Shape  # of its pods
+    nodes: dict[str, int] = {}  # node -> pods
     outranked: bool = False  # a unit of higher priority was placed on its nodes
 
     @property
@@ -90,7 +92,7 @@ class PlannedUnit(msgspec.Struct, eq=False):
     @property
     def requests(self) -> Sequence[tuple[int, float]]:
         """Return what one pod requests: (resource, amount)."""
-        return next(iter(self.unit.records.values())).shape.requests
+        return self.shape.requests
 
 
 Requests = dict[str, tuple[SchedulingUnit, UnitRequest]]  # by key of the unit, in queue order

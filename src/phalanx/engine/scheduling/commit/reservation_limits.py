@@ -109,7 +109,7 @@ class PromiseLimits:
         alike: dict[tuple[str, Shape | None], list[Rows]] = {}
         for planned in promised:
             if planned.entry.where is not None:
-                shape = _shape_of(planned) if planned.span <= LONG_SECONDS else None
+                shape = planned.shape if planned.span <= LONG_SECONDS else None
                 alike.setdefault((namespace_of(planned.unit), shape), []).append(planned.where.rows)
         for (namespace, shape), rows in alike.items():
             self._count(namespace, self._counted(np.concatenate(rows), shape))
@@ -129,7 +129,7 @@ class PromiseLimits:
     def allow(self, planned: PlannedUnit, settings: ReservationSettings) -> bool:
         """Count another promised start unless it would keep too many nodes empty. The first one is always allowed."""
         self._count_promised()
-        shape = _shape_of(planned) if planned.span <= LONG_SECONDS else None
+        shape = planned.shape if planned.span <= LONG_SECONDS else None
         rows, count = self._counted(planned.where.rows, shape), self._cluster.columns.count
         namespace = namespace_of(planned.unit)
         mine = self._of.get(namespace, self._none())
@@ -145,10 +145,6 @@ class PromiseLimits:
         self._any = True
         self._count(namespace, rows)
         return True
-
-
-def _shape_of(planned: PlannedUnit) -> Shape:
-    return next(iter(planned.unit.records.values())).shape
 
 
 def room_at(state: ClusterState, placeholders: Iterable[PodRecord], ended: Callable[[PodRecord], bool]) -> bool:

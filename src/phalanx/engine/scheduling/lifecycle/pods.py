@@ -99,6 +99,7 @@ class Pods:
                 old.pod = None
                 if old.start_time != pod.status.start_time:
                     old.starts(pod.status.start_time)
+                    self._cluster.reported_starts += 1
                     self._victim_index.started(old)
                 return
             self._pod_lifecycle.replace(old, self._record(pod, old))
