@@ -6,6 +6,7 @@ ends per second, then one arrives per second.
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 import sys
@@ -85,5 +86,6 @@ def main(nodes: int, waiting: int, events: int) -> None:
 
 
 if __name__ == "__main__":
+    gc.set_threshold(100_000, 50, 100)  # garbage collection as in a serving process (serve/process.py)
     words = [int(word) for word in sys.argv[1:]]
     main(*(words + [5000, 1000, 30][len(words) :]))

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand
+from phalanx.engine.reservations.reservation import FOREVER, Assignment, Demand, Rows
 
 Ints = npt.NDArray[np.integer]
 FAILURES_BEFORE_JUMP = 4  # failed windows after which the next possible start is searched in the whole window
@@ -259,31 +259,30 @@ class CapacityProfile:
         """Return for how many pods of the demand the first piece alone has room, in one domain of its level."""
         return self._most_slots(demand, self.rows[0])
 
-    def pods_from_now(
-        self, demand: Demand, most_nodes: int
-    ) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.float64], Ints] | None:
-        """Return which nodes have room now, when pieces begin, and for how many pods there is room on these nodes, in
-        one domain, from now until the end of each piece. None: more nodes than `most_nodes` have room.
-        """
-        slots = self._slots(demand, self.rows[0])
-        nodes = np.flatnonzero(slots)
-        if len(nodes) > most_nodes:
-            return None
-        least = np.minimum.accumulate(self.rows.take(nodes, axis=2), axis=0)  # (piece, resource, node)
-        pods = self._slots(demand, least, nodes)
-        if demand.level >= 0:
-            domains, column = np.unique(self.topology.domain[demand.level][nodes], return_inverse=True)
-            inside = (column[:, None] == np.arange(len(domains))) & (domains >= 0)  # (node, domain)
-            total: Ints = (pods @ inside.astype(np.int64)).max(axis=1, initial=0)
-        else:
-            total = pods.sum(axis=1, dtype=np.int64)
-        return slots > 0, self.times.copy(), total
+    def nodes_with_room_now(self, demand: Demand) -> Rows:
+        return np.flatnonzero(self._slots(demand, self.rows[0]))
 
-    def _most_slots(self, demand: Demand, free: Ints) -> int:
-        slots = self._slots(demand, free)
+    def pods_from_now(self, demand: Demand, nodes: Rows) -> Ints:
+        """Return (piece, chosen node) for how many pods a node has room from now until the end of each piece."""
+        return self._slots(demand, np.minimum.accumulate(self.rows.take(nodes, axis=2), axis=0), nodes)
+
+    def most_together(self, demand: Demand, slots: Ints, nodes: Rows | None = None) -> int:
+        """Return for how many pods there is room in one domain of the demand's level; `slots`: (node,) of these nodes,
+        None: of all."""
         if demand.level < 0:
             return int(slots.sum(dtype=np.int64))
-        return int(self.topology.per_domain(demand.level, slots).max())
+        return int(self.topology.per_domain(demand.level, self._of_all(slots, nodes)).max())
+
+    def _of_all(self, slots: Ints, nodes: Rows | None) -> Ints:
+        """Return the slots of all nodes; those that are not chosen have none."""
+        if nodes is None:
+            return slots
+        every = np.zeros(self.topology.nodes, dtype=slots.dtype)
+        every[nodes] = slots
+        return every
+
+    def _most_slots(self, demand: Demand, free: Ints) -> int:
+        return self.most_together(demand, self._slots(demand, free))
 
     def _choose_in(self, demand: Demand, i: int, k: int) -> Assignment | None:
         """Choose nodes for the pieces from `i` to `k`. Only nodes with room in the first one are looked at further."""
@@ -360,7 +359,7 @@ class CapacityProfile:
         good = enough & ((limit >= self._untils(starts, span)) if span != FOREVER else (limit == FOREVER))
         return np.flatnonzero(good)
 
-    def _slots(self, demand: Demand, free: Ints, nodes: npt.NDArray[np.intp] | None = None) -> Ints:
+    def _slots(self, demand: Demand, free: Ints, nodes: Rows | None = None) -> Ints:
         """Return how many pods of the demand each node holds; `free`: (..., resource, node) of these nodes."""
         slots: Ints | None = None
         for r, amount in enumerate(demand.request):
@@ -390,23 +389,20 @@ class CapacityProfile:
                 fails, step = middle, 1 + (fits - middle) // 2
         return fails + 1
 
-    def choose(self, demand: Demand, free: Ints, nodes: npt.NDArray[np.intp] | None = None) -> Assignment | None:
+    def choose(self, demand: Demand, free: Ints, nodes: Rows | None = None) -> Assignment | None:
         """Choose nodes by best fit: the tightest domain that holds all pods, then the nodes with the least room.
 
         `nodes`: of which `free` is, in order; None: all.
         """
         slots = self._slots(demand, free, nodes)
         if demand.level >= 0:
-            every, domain = slots, self.topology.domain[demand.level]
-            if nodes is not None:
-                every, domain = np.zeros(len(domain), dtype=slots.dtype), domain[nodes]
-                every[nodes] = slots
-            room = self.topology.per_domain(demand.level, every)  # (domain,)
+            room = self.topology.per_domain(demand.level, self._of_all(slots, nodes))  # (domain,)
             possible = np.flatnonzero(room >= demand.pods)
             if not len(possible):
                 return None
             best = possible[int(room[possible].argmin())]
-            slots = np.where(domain == best, slots, 0)
+            domain = self.topology.domain[demand.level]
+            slots = np.where((domain if nodes is None else domain[nodes]) == best, slots, 0)
         elif int(slots.sum(dtype=np.int64)) < demand.pods:
             return None
         rows = np.flatnonzero(slots)

@@ -404,13 +404,17 @@ class StartPlanner:
             if room.excludes(entry, until):
                 candidates.exclude(entry.span)
                 continue
-            if entry.where is not None:
-                self.plan.change(entry.start, entry.until, demand, entry.where, +1)
+            start, old = entry.start, entry.where
+            if old is not None:
+                self.plan.change(start, entry.until, demand, old, +1)
             where = self.plan.fits(demand, self.now, until)
             if where is not None:
                 entry.start, entry.where = self.now, where
                 self._start(entry, out, reserved=False)
-                room.taken()
+                if start > self.now:
+                    room.taken(where, old)
+                else:
+                    room.forget()
             else:
                 candidates.exclude(entry.span)
                 if entry.where is not None:

@@ -290,7 +290,9 @@ class QueuePlan:
         nodes = {names[row]: count for row, count in pairs}
         if old is None or old.entry is not entry:
             self._drop(key)
-            self.units[key] = old = PlannedUnit(requests[key][0], entry, requests[key][1].room.record.shape)
+            unit, request = requests[key]
+            record = request.room.record
+            self.units[key] = old = PlannedUnit(unit, entry, record.shape, request.records[0].namespace)
         if nodes != old.nodes:
             self._leave_nodes(old)
             old.nodes = nodes

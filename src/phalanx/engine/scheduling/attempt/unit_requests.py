@@ -64,6 +64,7 @@ class PlannedUnit(msgspec.Struct, eq=False):
     unit: SchedulingUnit
     entry: WaitingUnit
     shape: Shape  # of its pods
+    namespace: str
     nodes: dict[str, int] = {}  # node -> pods
     outranked: bool = False  # a unit of higher priority was placed on its nodes
 

@@ -108,9 +108,10 @@ class PromiseLimits:
         promised, self._promised = self._promised, []
         alike: dict[tuple[str, Shape | None], list[Rows]] = {}
         for planned in promised:
-            if planned.entry.where is not None:
-                shape = planned.shape if planned.span <= LONG_SECONDS else None
-                alike.setdefault((namespace_of(planned.unit), shape), []).append(planned.where.rows)
+            entry = planned.entry
+            if entry.where is not None:
+                shape = planned.shape if entry.span <= LONG_SECONDS else None
+                alike.setdefault((planned.namespace, shape), []).append(entry.where.rows)
         for (namespace, shape), rows in alike.items():
             self._count(namespace, self._counted(np.concatenate(rows), shape))
 
@@ -131,7 +132,7 @@ class PromiseLimits:
         self._count_promised()
         shape = planned.shape if planned.span <= LONG_SECONDS else None
         rows, count = self._counted(planned.where.rows, shape), self._cluster.columns.count
-        namespace = namespace_of(planned.unit)
+        namespace = planned.namespace
         mine = self._of.get(namespace, self._none())
         fits = all(
             int(taken.sum()) + int((~taken[rows]).sum()) <= share * count
