@@ -235,6 +235,11 @@ def test_head_is_answered_on_a_connection_that_stays_open(server: LocalCluster) 
     sock.close()
 
 
+def test_a_data_directory_that_is_gone_is_not_called_a_full_disk(tmp_path: Path) -> None:
+    assert Space(tmp_path / "store.db").alarm() == ""
+    assert Space(tmp_path / "gone" / "store.db").alarm() == f"the data directory {tmp_path / 'gone'} is gone"
+
+
 def test_deleted_objects_make_room_on_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
     path, clock = tmp_path / "store.db", ManualClock()
 

@@ -49,6 +49,8 @@ class Space:
             self._alarm_on = self.free < self._alarm_bytes * (1.5 if self._alarm_on else 1)
         if now - self._failed < AFTER_FAILURE:
             return "the disk of the data directory refused a write"
+        if self._alarm_on and not self._directory.is_dir():
+            return f"the data directory {self._directory} is gone"
         if self._alarm_on:
             return (
                 f"{self.free >> 20} MiB are free on the disk of the data directory, less than {self._alarm_bytes >> 20}"
