@@ -124,6 +124,9 @@ def test_bad_questions_are_answered_in_words() -> None:
             drain(cluster.engine, nodes, domain)
     with pytest.raises(NotFound) as no_domain:
         drain(cluster.engine, [], "rack=r9")
+    assert str(no_domain.value) == "no node has the label rack=r9: the values are r0"
+    with pytest.raises(NotFound, match="^no node has the label row$"):
+        drain(cluster.engine, [], "row=1")
     with pytest.raises(NotFound) as no_node:
         drain(cluster.engine, ["none"])
     with pytest.raises(NotFound) as no_group:

@@ -71,7 +71,7 @@ def simulate(
       phalanx simulate run.jsonl --gangs-in rack
     """
     if compare and (config or out):
-        raise click.UsageError("--compare takes its configurations itself; leave out --config and --out")
+        raise click.UsageError("--compare names both configurations and writes no schedule: omit --config, --out")
     from phalanx.serve.scheduler_config import load_config
     from phalanx.simulate import measure, page
     from phalanx.simulate import report as reports

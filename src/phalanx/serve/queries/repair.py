@@ -135,10 +135,12 @@ def _in_domain(engine: Engine, domain: str) -> list[str]:
     key, equals, value = domain.partition("=")
     if not equals or not key or not value:
         raise BadRequest(f"{domain[:253]!r} is not KEY=VALUE, for example topology.kubernetes.io/zone=a")
-    nodes = (node for node in engine.columns.nodes if node is not None)
+    nodes = [node for node in engine.columns.nodes if node is not None]
     found = sorted(node.metadata.name for node in nodes if node.metadata.labels.get(key) == value)
     if not found:
-        raise NotFound(f"no node has the label {domain[:253]}", kind=NODE)
+        known = sorted({node.metadata.labels[key] for node in nodes if key in node.metadata.labels})
+        values = f": the values are {', '.join(known[:5])}{', …' if len(known) > 5 else ''}" if known else ""
+        raise NotFound(f"no node has the label {domain[:253] if known else key[:253]}{values}", kind=NODE)
     return found
 
 
