@@ -159,3 +159,51 @@ def test_a_driver_reports_only_about_devices_of_the_claim(devices: list[Json], p
     assert validate is not None
     errors = validate({**old, "status": {"allocation": allocation, "devices": devices}}, old)
     assert [str(error).split(": ")[0] for error in errors] == [f"status.devices{path}" for path in paths]
+
+
+PLACES = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
+
+
+@pytest.mark.parametrize(
+    ("more", "problem"),
+    [
+        ({}, f"spec: Required value: {PLACES}"),
+        (
+            {"nodeName": "n", "allNodes": True},
+            f'spec: Invalid value: "{{`nodeName`, `allNodes`}}": {PLACES}, but multiple fields are set',
+        ),
+        (
+            {"nodeName": "n", "devices": [{"name": "g", "allNodes": True}]},
+            "spec.devices[0]: Invalid value: null: `nodeName`, `nodeSelector` and `allNodes` can only be set"
+            " if `perDeviceNodeSelection` is set to true in the ResourceSlice spec",
+        ),
+        (
+            {"nodeName": "n", "devices": [{"name": "g", "attributes": {"a": {"int": 1, "string": "x"}}}]},
+            'spec.devices[0].attributes[a]: Invalid value: "{int, string}": must specify exactly one of: `int`, `bool`,'
+            " `string`, `version`, `ints`, `bools`, `strings`, `versions`",
+        ),
+    ],
+)
+def test_a_refused_slice_is_told_what_is_wrong(more: Json, problem: str) -> None:
+    pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
+    validate = rules_for("resourceslices.resource.k8s.io", Gates()).validate_create
+    assert validate is not None
+    made = {"metadata": {"name": "s"}, "spec": {"driver": "d.example.com", "pool": pool, **more}}
+    assert [str(error) for error in validate(made)] == [problem]
+
+
+@pytest.mark.parametrize(
+    ("limit", "problems"),
+    [
+        ({}, ["Required value: one of `matchAttribute` and `distinctAttribute` is required"]),
+        ({"matchAttribute": "d.example.com/x", "distinctAttribute": "d.example.com/y"}, []),
+    ],
+)
+def test_a_constraint_may_name_both_attributes_but_not_none(limit: Json, problems: list[str]) -> None:
+    request = {"name": "gpu", "exactly": {"deviceClassName": "gpu", "count": 1, "allocationMode": "ExactCount"}}
+    spec = {"devices": {"requests": [request], "constraints": [limit]}}
+    validate = rules_for("resourceclaims.resource.k8s.io", Gates()).validate_create
+    assert validate is not None
+    made = {"metadata": {"name": "c", "namespace": "default"}, "spec": spec}
+    at = "spec.devices.constraints[0]: "
+    assert [str(error) for error in validate(made)] == [at + problem for problem in problems]

@@ -201,13 +201,15 @@ class Admission:
         path = "spec"
         if kind.kind == "ResourceClaimTemplate":
             spec, path = spec.get("spec") or {}, "spec.spec"
-        if not admin_access(spec):
+        field = admin_access(spec)
+        if not field:
             return
         entry = self._store.latest(("namespaces", "", namespace))
         labels = (decode(entry.value).get("metadata") or {}).get("labels") or {} if entry is not None else {}
         if labels.get(ADMIN_NAMESPACE_LABEL) != "true":
-            text = f"admin access to devices requires the `{ADMIN_NAMESPACE_LABEL}: true` label on the namespace"
-            raise invalid(kind, obj["metadata"].get("name") or "", [field_forbidden(f"{path}.devices.requests", text)])
+            label = f"`{ADMIN_NAMESPACE_LABEL}: true` label"
+            text = f"admin access to devices requires the {label} on the containing namespace"
+            raise invalid(kind, obj["metadata"].get("name") or "", [field_forbidden(f"{path}.{field}", text)])
 
     def _shared_claims(self, kind: Kind, obj: Json, namespace: str) -> None:
         """Refuse a JobSet whose shared claims exist with another spec, or would be deleted with the set."""

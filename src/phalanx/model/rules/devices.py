@@ -31,7 +31,7 @@ MAX_ALTERNATIVES = 8
 MAX_EXPRESSION = 10 * 1024  # bytes
 MAX_REPORTED = 8  # conditions of one allocated device
 _DEVICE = ("driver", "pool", "device", "shareID")
-_MODES = ("ExactCount", "All")
+_MODES = ("All", "ExactCount")
 _OPERATORS = ("Equal", "Exists")
 
 # ---- requests of a claim
@@ -80,11 +80,12 @@ def _tolerations(found: Iterable[Json], path: str) -> list[FieldError]:
     for index, toleration in enumerate(found):
         at, key = f"{path}[{index}]", toleration.get("key") or ""
         operator = toleration.get("operator") or "Equal"
-        errors += placement.toleration_key(key, operator, at)
-        if operator not in _OPERATORS:
+        if operator in _OPERATORS:
+            errors += placement.toleration_key(key, operator, at)
+        else:
             errors.append(not_supported(f"{at}.operator", operator, _OPERATORS))
         if operator == "Exists" and toleration.get("value"):
-            errors.append(invalid(f"{at}.value", toleration["value"], "must be empty when operator is `Exists`"))
+            errors.append(invalid(f"{at}.value", toleration["value"], "must be empty for operator `Exists`"))
         effect = toleration.get("effect") or ""
         if effect and effect not in EFFECTS:
             errors.append(not_supported(f"{at}.effect", effect, EFFECTS))
@@ -159,11 +160,12 @@ def _references(used: Iterable[str], known: set[str], path: str) -> list[FieldEr
 def _constraint(limit: Json, known: set[str], path: str) -> list[FieldError]:
     errors = _references(limit.get("requests") or (), known, f"{path}.requests")
     attributes = [field for field in ("matchAttribute", "distinctAttribute") if limit.get(field) is not None]
-    if len(attributes) != 1:
-        return [*errors, required(f"{path}.matchAttribute", "exactly one constraint is required")]
+    if not attributes:
+        return [*errors, required(path, "one of `matchAttribute` and `distinctAttribute` is required")]
+    # With both, kube-apiserver accepts the constraint and the allocator uses the first.
     at, name = f"{path}.{attributes[0]}", limit[attributes[0]]
     if "/" not in name:
-        errors.append(invalid(at, name, "must include a domain"))
+        errors.append(invalid(at, name, "a fully qualified name must be a domain and a name separated by a slash"))
         return errors
     domain, _, short = name.partition("/")
     return [*errors, *all_invalid(at, domain, names.dns_subdomain(domain)), *identifier(short, at)]
@@ -177,7 +179,7 @@ def _config(found: Iterable[Json], known: set[str] | None, path: str) -> list[Fi
             errors += _references(each.get("requests") or (), known, f"{at}.requests")
         opaque = each.get("opaque")
         if opaque is None:
-            errors.append(required(at, "exactly one config source is required"))
+            errors.append(required(f"{at}.opaque"))
             continue
         driver = opaque.get("driver") or ""
         errors += (
@@ -363,7 +365,8 @@ def _expressions(selectors: Sequence[Json], path: str) -> Iterator[tuple[str, st
             yield f"{path}[{index}].cel.expression", expression
 
 
-def admin_access(spec: Json) -> bool:
-    """Return True if a claim asks for administrative access to devices."""
+def admin_access(spec: Json) -> str:
+    """Return the path of the first request for administrative access to devices; "" if there is none."""
     requests = (spec.get("devices") or {}).get("requests") or ()
-    return any((request.get("exactly") or {}).get("adminAccess") for request in requests)
+    asking = (i for i, request in enumerate(requests) if (request.get("exactly") or {}).get("adminAccess"))
+    return next((f"devices.requests[{i}].adminAccess" for i in asking), "")

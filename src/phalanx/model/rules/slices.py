@@ -34,7 +34,7 @@ MAX_COUNTERS = 32  # of one set
 MAX_CONSUMED_SETS = 2  # of one device
 MAX_VALID_VALUES = 10
 MAX_NAME = 32  # characters of the name of an attribute or capacity
-EFFECTS = ("NoSchedule", "NoExecute", "None")
+EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 _C_IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NOT_C = (
@@ -46,6 +46,12 @@ _SEMVER = re.compile(
     rf"{_NUMBER}\.{_NUMBER}\.{_NUMBER}(-{_BEFORE}(\.{_BEFORE})*)?(\+[0-9a-zA-Z-]+(\.[0-9a-zA-Z-]+)*)?", re.ASCII
 )
 _PLACES = ("nodeName", "nodeSelector", "allNodes")
+_ONE_PLACE = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
+_APART = "`perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+_ONE_PLACE_OF_DEVICE = f"exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when {_APART}"
+_NO_PLACE_OF_DEVICE = f"`nodeName`, `nodeSelector` and `allNodes` can only be set if {_APART}"
+_KINDS = ("int", "bool", "string", "version")  # of attributes
+_FIELDS = ", ".join(f"`{kind}`" for kind in (*_KINDS, *(f"{kind}s" for kind in _KINDS)))
 
 
 def pool_name(name: str) -> list[str]:
@@ -90,9 +96,7 @@ def _slice_errors(obj: Json) -> list[FieldError]:
         errors.append(invalid("spec.pool.resourceSliceCount", pool.get("resourceSliceCount") or 0, text))
     if (pool.get("generation") or 0) < 0:
         errors.append(invalid("spec.pool.generation", pool["generation"], "must be greater than or equal to zero"))
-    if sum(bool(spec.get(field)) for field in (*_PLACES, "perDeviceNodeSelection")) != 1:
-        text = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
-        errors.append(required("spec", text))
+    errors += _one_place(spec, (*_PLACES, "perDeviceNodeSelection"), "spec", _ONE_PLACE)
     errors += _node_selector(spec.get("nodeSelector"), "spec.nodeSelector")
     devices, counters = spec.get("devices") or (), spec.get("sharedCounters") or ()
     if devices and counters:
@@ -102,6 +106,14 @@ def _slice_errors(obj: Json) -> list[FieldError]:
     if len(devices) > limit:
         errors.append(too_many("spec.devices", len(devices), limit))
     return errors + _devices(devices, bool(spec.get("perDeviceNodeSelection"))) + _counter_sets(counters)
+
+
+def _one_place(part: Json, fields: tuple[str, ...], path: str, text: str) -> list[FieldError]:
+    """Check that exactly one of the fields says which nodes can use a device."""
+    there = [f"`{field}`" for field in fields if part.get(field)]
+    if not there:
+        return [required(path, text)]
+    return [invalid(path, f"{{{', '.join(there)}}}", f"{text}, but multiple fields are set")] if len(there) > 1 else []
 
 
 def _node_selector(selector: Json | None, path: str) -> list[FieldError]:
@@ -118,11 +130,10 @@ def _devices(devices: Iterable[Json], apart: bool) -> list[FieldError]:
     for index, device in enumerate(devices):
         at = f"spec.devices[{index}]"
         errors += _named(device.get("name") or "", f"{at}.name", known)
-        own = sum(bool(device.get(field)) for field in _PLACES)
-        if own != int(apart):
-            text = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required"
-            text += " when `perDeviceNodeSelection` is true"
-            errors.append(required(at, text) if apart else forbidden(at, text))
+        if apart:
+            errors += _one_place(device, _PLACES, at, _ONE_PLACE_OF_DEVICE)
+        elif any(device.get(field) for field in _PLACES):
+            errors.append(invalid(at, None, _NO_PLACE_OF_DEVICE))
         if (selector := device.get("nodeSelector")) is not None:
             errors += placement.node_selector(selector, f"{at}.nodeSelector")
         errors += _device(device, at)
@@ -132,8 +143,9 @@ def _devices(devices: Iterable[Json], apart: bool) -> list[FieldError]:
 def _device(device: Json, path: str) -> list[FieldError]:
     errors: list[FieldError] = []
     attributes, capacity = device.get("attributes") or {}, device.get("capacity") or {}
-    if len(attributes) + len(capacity) > MAX_ATTRIBUTES:
-        errors.append(too_many(path, len(attributes) + len(capacity), MAX_ATTRIBUTES))
+    if (total := len(attributes) + len(capacity)) > MAX_ATTRIBUTES:
+        text = f"the total number of attributes and capacities must not exceed {MAX_ATTRIBUTES}"
+        errors.append(invalid(path, total, text))
     for name, value in attributes.items():
         errors += _qualified(name, f"{path}.attributes") + _attribute(value, f"{path}.attributes[{name}]")
     for name, value in capacity.items():
@@ -151,9 +163,11 @@ def _device(device: Json, path: str) -> list[FieldError]:
 
 
 def _attribute(value: Json, path: str) -> list[FieldError]:
-    kinds = [kind for kind in ("bool", "int", "string", "version") if value.get(kind) is not None]
-    if len(kinds) != 1:
-        return [invalid(path, None, "exactly one value must be specified")]
+    kinds = [kind for kind in _KINDS if value.get(kind) is not None]
+    if not kinds:
+        return [invalid(path, "", f"must specify one of: {_FIELDS}")]
+    if len(kinds) > 1:
+        return [invalid(path, f"{{{', '.join(kinds)}}}", f"must specify exactly one of: {_FIELDS}")]
     (kind,) = kinds
     errors: list[FieldError] = []
     if kind == "version" and not _SEMVER.fullmatch(value[kind]):
