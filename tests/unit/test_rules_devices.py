@@ -184,7 +184,7 @@ PLACES = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeS
         ),
     ],
 )
-def test_a_refused_slice_is_told_what_is_wrong(more: Json, problem: str) -> None:
+def test_a_refused_slice_gets_the_words_of_kube_apiserver(more: Json, problem: str) -> None:
     pool = {"name": "p", "generation": 1, "resourceSliceCount": 1}
     validate = rules_for("resourceslices.resource.k8s.io", Gates()).validate_create
     assert validate is not None
