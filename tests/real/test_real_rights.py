@@ -7,7 +7,7 @@ import subprocess
 
 import pytest
 
-from support.programs import program
+from support.programs import needs_kubernetes, program
 from support.real_cluster import CUSTOM, RealCluster, Refused
 from support.waiting import eventually
 
@@ -43,6 +43,7 @@ def test_a_gang_is_bound_whole_with_the_shipped_roles(running: RealCluster) -> N
 
 def test_the_first_state_is_streamed_and_not_listed(running: RealCluster) -> None:
     """WatchList: one watch per resource, which begins with the objects that exist."""
+    needs_kubernetes(34, "streaming is on by default from")
     shown = subprocess.run([program("etcd"), "--version"], capture_output=True, text=True, check=True).stdout
     version = tuple(map(int, re.findall(r"\d+", shown)[:3]))
     if version < (3, 4, 25) or (3, 5) < version < (3, 5, 8):
@@ -87,6 +88,7 @@ def test_a_policy_is_stored_and_gets_its_status(running: RealCluster) -> None:
 
 
 def test_devices_are_allocated_with_the_shipped_roles(running: RealCluster) -> None:
+    needs_kubernetes(34, "resource.k8s.io/v1 needs")
     space, api = running.namespace("devices"), "/apis/resource.k8s.io/v1"
     version, driver = "resource.k8s.io/v1", "gpu.example.com"
     selector = {"cel": {"expression": f"device.driver == '{driver}'"}}

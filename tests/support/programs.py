@@ -7,6 +7,7 @@ fetches or builds them: a test whose program is not at hand says so and is skipp
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Iterator
@@ -26,6 +27,14 @@ def program(name: str) -> str:
             f"{name} is neither in the folder that KUBEBUILDER_ASSETS names ({folder or 'not set'}) nor on PATH"
         )
     return found
+
+
+def needs_kubernetes(minor: int, why: str) -> None:
+    """Skip the test if kube-apiserver is older than 1.`minor`."""
+    shown = subprocess.run([program("kube-apiserver"), "--version"], capture_output=True, text=True, check=True).stdout
+    version = re.search(r"v1\.(\d+)", shown)
+    if version is not None and int(version[1]) < minor:
+        pytest.skip(f"{shown.strip()}: {why} Kubernetes 1.{minor}")
 
 
 class Running:

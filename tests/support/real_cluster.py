@@ -28,7 +28,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 from cryptography.x509.oid import NameOID
 
 from phalanx.model.quantity import milli
-from support.programs import program
+from support.programs import needs_kubernetes, program
 from support.rights import DEPLOY, documents
 from support.waiting import eventually
 
@@ -124,6 +124,8 @@ def free_port() -> int:
 class RealCluster:
     def __init__(self, directory: Path, *, groups: bool = True, gates: str = GATES) -> None:
         """groups: the API server serves Workload, PodGroup and CompositePodGroup itself, with these gates."""
+        if groups:
+            needs_kubernetes(37, "groups that the API server serves itself need")
         self.directory, self.groups, self._gates = directory, groups, gates
         self.parts: list[Process] = []
         client, peer = (f"http://127.0.0.1:{free_port()}" for _ in range(2))
