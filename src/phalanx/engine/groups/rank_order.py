@@ -18,7 +18,8 @@ Rank = tuple[int, int]  # compared in order; of a JobSet: index of the Job, comp
 
 WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
 ROLES = ("training.kubeflow.org/replica-type", "training.kubeflow.org/job-role")  # of PyTorchJobs, MPIJobs
-INDEX_KEYS = frozenset((COMPLETION_INDEX, WORKER, REPLICA_INDEX, POD_INDEX))
+INDEX_KEYS = (COMPLETION_INDEX, WORKER, REPLICA_INDEX, POD_INDEX)  # the first that a pod has counts
+_INDEX_KEYS = frozenset(INDEX_KEYS)
 FIRST_ROLES = ("launcher", "master", "chief", "head")
 MAX_RANK = 2**31 - 1
 LAST: Rank = (MAX_RANK + 1, 0)  # of members without a rank
@@ -35,9 +36,9 @@ def rank_of(record: PodRecord, policy: Policy) -> Rank | None:
         values = labels if policy.rank_source != ANNOTATION else _annotations(record)
         text = values.get(policy.rank_key)
         return None if text is None else (0, _number(text, policy.rank_key))
-    for key in (COMPLETION_INDEX, WORKER, REPLICA_INDEX, POD_INDEX):
-        text = labels.get(key)
-        if text is not None:
+    for key in INDEX_KEYS:
+        if key in labels:
+            text = labels[key]
             break
     else:
         text = _annotations(record).get(COMPLETION_INDEX) if not labels else None
@@ -56,9 +57,9 @@ def _annotations(record: PodRecord) -> Mapping[str, str]:
 
 
 def _number(text: str, key: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > MAX_DIGITS or int(text) > MAX_RANK:
-        raise BadRank(f"{key}: {text[:40]!r} is not a rank")
-    return int(text)
+    if len(text) <= MAX_DIGITS and text.isdigit() and text.isascii() and (number := int(text)) <= MAX_RANK:
+        return number
+    raise BadRank(f"{key}: {text[:40]!r} is not a rank")
 
 
 class Ranks(msgspec.Struct, frozen=True):
@@ -94,7 +95,7 @@ def _ranks(records: Iterable[PodRecord], policy: Policy) -> tuple[dict[str, Rank
     for record in records:
         if by_index:  # most pods have no index of a controller: seen without reading key by key
             labels = record.labels
-            if INDEX_KEYS.isdisjoint(labels) if labels else not _annotations(record):
+            if _INDEX_KEYS.isdisjoint(labels) if labels else not _annotations(record):
                 continue
         try:
             rank = rank_of(record, policy)
