@@ -8,7 +8,7 @@ real cluster's does not, so the Jobs are read here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from phalanx.base.resources import JOBS
@@ -50,6 +50,16 @@ class CompletedSlots:
 def minimum_of(group: Json) -> int:
     """Return a group's minCount; 0 if it is not a gang."""
     return int((group["spec"]["schedulingPolicy"].get("gang") or {}).get("minCount") or 0)
+
+
+def without_pods_elsewhere(found: Grouping, size: int, groups_of_pods: Sequence[str]) -> Grouping:
+    """Return the group of a set with a minimum that pods outside of it, in the group of a predecessor, do not count
+    for."""
+    if len(found.groups) != 1:
+        return found
+    (group,) = found.groups
+    outside = sum(name not in ("", group["metadata"]["name"]) for name in groups_of_pods)
+    return replace(found, groups=[_reduced(group, max(0, minimum_of(group) - (size - outside)) if outside else 0)])
 
 
 def _reduced(group: Json, fewer: int) -> Json:

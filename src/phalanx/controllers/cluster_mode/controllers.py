@@ -76,6 +76,7 @@ class GroupController(Controller):
         if theirs is not None:
             await self._leave_groups(owner, f"{theirs['kind']} {theirs['metadata']['name']}")
             return
+        await self._writer.take_over(owner)
         wanted = self._directory.wanted(owner)
         if wanted is None:
             if not self._directory.is_managed(owner) and self._directory.has_groups_when_started(owner):

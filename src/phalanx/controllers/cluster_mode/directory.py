@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from phalanx.base.informer import ObjectChange
 from phalanx.base.resources import POD_GROUPS
-from phalanx.controllers.cluster_mode.completed_slots import CompletedSlots, minimum_of
+from phalanx.controllers.cluster_mode.completed_slots import CompletedSlots, minimum_of, without_pods_elsewhere
 from phalanx.controllers.cluster_mode.linking import (
     Abilities,
     Priority,
@@ -126,6 +126,7 @@ class Directory:
             str(value_of(str(pods.get("priorityClassName") or ""), self._classes)),
             *(f"{found['metadata']['name']} {deleting(found)} {found['spec'].get('priority')}" for found in known),
             *self._promised(owner),
+            *self._groups_of_pods(owner),
         ]
 
     def _compute(self, owner: Json, replicas: Sequence[str], related: list[Json]) -> Wanted:
@@ -150,6 +151,7 @@ class Directory:
             found = fit_labels(found)
         if not kind.scaled:
             return found
+        found = without_pods_elsewhere(found, int(owner["spec"].get("replicas", 1)), self._groups_of_pods(owner))
         known = partial(self._groups.pod_groups.get, owner["metadata"]["namespace"])
         longest = SUBDOMAIN if self.abilities.scheduling_group else LABEL
         priority_of = partial(value_of, classes=self._classes)
@@ -161,6 +163,10 @@ class Directory:
         meta = owner["metadata"]
         pods = self._pods.of(owner["kind"], meta["namespace"], meta["name"])
         return sorted({pod.group for pod in pods if pod.group and not pod.spec.node_name})
+
+    def _groups_of_pods(self, owner: Json) -> list[str]:
+        meta = owner["metadata"]
+        return sorted(pod.group for pod in self._pods.of(owner["kind"], meta["namespace"], meta["name"]))
 
     def is_managed(self, owner: Json) -> bool:
         meta = owner["metadata"]

@@ -22,11 +22,11 @@ from phalanx.controllers.grouping.compare import (
     with_counts_of,
     with_dropped_fields_annotated,
 )
-from phalanx.controllers.grouping.core import WORKLOADS_V1ALPHA1, Grouping, GroupingRefused, Json, flat
+from phalanx.controllers.grouping.core import WORKLOADS_V1ALPHA1, Grouping, GroupingRefused, Json, flat, reference_to
 from phalanx.controllers.grouping.priorities import default_class, value_of
 from phalanx.controllers.runtime.controller import Caches
 from phalanx.controllers.runtime.groups import Groups, clash, of_namesake
-from phalanx.controllers.runtime.ownership import controlled_by, deleting
+from phalanx.controllers.runtime.ownership import controlled_by, controller_of, deleting
 from phalanx.controllers.workloads.member import PodView
 
 NAME = "group-controller"
@@ -99,6 +99,17 @@ class ClusterWriter:
     def ours(self, owner: Json) -> list[Json]:
         """Return the objects created here, children before parents."""
         return [obj for obj in self._groups.owned(owner) if is_ours(obj)]
+
+    async def take_over(self, owner: Json) -> None:
+        """Own what we created for an earlier workload of this name, left by `--cascade=orphan`: pods are still in it,
+        and it is deleted as soon as it is not needed."""
+        for workload in self._groups.for_owner(owner):
+            meta = workload["metadata"]
+            for left in (workload, *self._groups.of_workload(meta["namespace"], meta["name"])):
+                if is_ours(left) and controller_of(left) is None and not deleting(left):
+                    references = [*(left["metadata"].get("ownerReferences") or ()), reference_to(owner)]
+                    body = {**left, "metadata": {**left["metadata"], "ownerReferences": references}}
+                    await self._groups.cache_of(left["kind"]).update(body)
 
     async def delete(self, objects: list[Json], in_use: Collection[str]) -> None:
         """Delete groups without pods: a pod of a deleted group would wait for ever."""
