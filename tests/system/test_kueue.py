@@ -159,6 +159,21 @@ def test_pods_of_another_scheduler_need_no_place(up: LocalCluster) -> None:
     assert "another scheduler" in answered(up, "foreign", "Ready")["message"]
 
 
+def test_pod_sets_without_pods_need_no_place(up: LocalCluster) -> None:
+    """Workers of a Ray cluster that its autoscaler adds later, or replicas that another set has."""
+    reserve_quota(up, "head", pod_set(2), pod_set(0, name="workers"))
+    assert "a place is reserved on" in answered(up, "head", "Ready")["message"]
+    reserve_quota(up, "empty", pod_set(0))
+    assert answered(up, "empty", "Ready")["message"] == "it has no pods"
+
+
+def test_a_pod_set_to_which_kueue_assigned_no_pods_has_none() -> None:
+    status = {"admission": {"podSetAssignments": [{"name": "driver", "count": 0}]}}
+    spec = {"podSets": [pod_set(1), pod_set(1, name="driver")]}
+    found = manifests_of({"metadata": {"name": "w", "namespace": "ns"}, "spec": spec, "status": status}, {})
+    assert [each["kind"] for each in found] == ["PodGroup", "Pod"]
+
+
 def test_counts_flavors_and_pod_sets_are_those_that_kueue_will_start() -> None:
     gated = pod_set(4, spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]})
     assigned = {"name": "main", "count": 2, "flavors": {"nvidia.com/gpu": "spot"}}

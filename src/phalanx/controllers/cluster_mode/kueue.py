@@ -97,6 +97,10 @@ class PlacementCheck:
     async def _check(self, workload: Json, state: Json, lost: str) -> None:
         """Bring the admission check of one Workload to what its reservation says."""
         key = _key(workload)
+        if not any(_counts(workload).values()):
+            if state["state"] == "Pending":
+                await self._answer(workload, state, "Ready", "it has no pods")
+            return
         admitted = _condition(workload, "Admitted")
         if state["state"] == "Ready":
             if lost and not admitted:
@@ -205,10 +209,8 @@ def manifests_of(workload: Json, flavors: dict[str, Json]) -> list[Json]:
     Each pod set is a gang. Several pod sets are a tree, in which those of one `podset-group-name` are a group in one
     domain. All are of one priority, as groups must be; nothing is evicted for a place.
     """
-    root, sets = workload["metadata"]["name"], workload["spec"]["podSets"]
-    assigned = {
-        a["name"]: a for a in ((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ()
-    }
+    root, assigned, counts = workload["metadata"]["name"], _assigned(workload), _counts(workload)
+    sets = [pod_set for pod_set in workload["spec"]["podSets"] if counts[_name(pod_set)]]
     together: dict[str, list[Json]] = {}  # podset-group-name -> its pod sets; a pod set without one is alone
     for pod_set in sets:
         name = _requested(pod_set, "podSetGroupName", PODSET_GROUP)
@@ -227,7 +229,8 @@ def manifests_of(workload: Json, flavors: dict[str, Json]) -> list[Json]:
             required = ""
         for pod_set in some:
             more = {**priority, **_within(required), **_below(parent)}
-            found += _gang(workload, pod_set, assigned.get(_name(pod_set), {}), flavors, more)
+            name = _name(pod_set)
+            found += _gang(workload, pod_set, counts[name], assigned.get(name, {}), flavors, more)
     return found
 
 
@@ -235,10 +238,27 @@ def _name(pod_set: Json) -> str:
     return str(pod_set.get("name") or "main")
 
 
-def _gang(workload: Json, pod_set: Json, assignment: Json, flavors: dict[str, Json], more: Json) -> Iterator[Json]:
+def _assigned(workload: Json) -> dict[str, Json]:
+    """Return what Kueue assigned to each pod set."""
+    admission = (workload.get("status") or {}).get("admission") or {}
+    return {each["name"]: each for each in admission.get("podSetAssignments") or ()}
+
+
+def _counts(workload: Json) -> dict[str, int]:
+    """Return the number of pods of each pod set; 0 for workers that are added later."""
+    assigned = _assigned(workload)
+    found = {}
+    for pod_set in workload["spec"]["podSets"]:
+        count = assigned.get(_name(pod_set), {}).get("count")
+        found[_name(pod_set)] = pod_set["count"] if count is None else count
+    return found
+
+
+def _gang(
+    workload: Json, pod_set: Json, count: int, assignment: Json, flavors: dict[str, Json], more: Json
+) -> Iterator[Json]:
     """Yield the group of a pod set and its pods. `more`: further fields of the group."""
     namespace, name = workload["metadata"]["namespace"], _name(pod_set)
-    count = assignment.get("count") or pod_set["count"]
     group = f"{workload['metadata']['name']}-{name}"
     policy: Json = {"schedulingPolicy": {"gang": {"minCount": count}}}
     yield _made("PodGroup", group, workload, {**policy, **more})
