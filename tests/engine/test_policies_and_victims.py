@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from phalanx.engine.events import TimePassed
 from phalanx.engine.explain import plan, why
 from phalanx.testing import Cluster
 from phalanx.testing.builders import gang, node, pdb, pod, pod_group, workload, workload_policy
@@ -34,6 +35,22 @@ def test_a_group_that_has_just_started_is_not_evicted_before_its_minimum_runtime
     assert world.evicted == []
     world.step(11)  # 1061: nothing but time has passed
     assert world.evicted and len(world.bound) == (1 if high == "pod" else 2)
+
+
+@pytest.mark.parametrize("seen", ["before", "after"])
+def test_a_clock_that_is_set_forward_does_not_end_the_minimum_runtime(seen):
+    world = protected()
+    preemptor = pod("high").cpu("1").priority(100)
+    if seen == "before":
+        world.see(preemptor)
+    world.step(10)
+    world.engine.apply(TimePassed(world.now + 3600, 3600.0))
+    world.now += 3600
+    world.see(preemptor)
+    world.step(40)
+    assert world.evicted == []
+    world.step(11)
+    assert world.evicted
 
 
 @pytest.mark.parametrize("high", PREEMPTORS)

@@ -147,10 +147,10 @@ class Engine:
             self.isolation.set_aside(key, meta.uid, meta.generation, problem)
 
     def _time(self, now: float, jumped: float = 0.0) -> None:
-        if now > self.cluster.now:  # if the clock jumps back, backoffs must not be undone
-            self.cluster.now = now
+        self.cluster.now = max(self.cluster.now, now)  # if the clock jumps back, backoffs must not be undone
         if jumped:
             self.maintenance.clock_jumped(jumped)
+            self.preemption.victim_index.minimum_runtime.clock_jumped(self.cluster.now, jumped)
 
     def _pod_changed(self, event: e.PodChanged) -> None:
         pod = event.object

@@ -26,13 +26,23 @@ class MinimumRuntime:
         self._forest = forest
         self._starts: dict[GroupKey, dict[str, float]] = {}  # leaf -> pod -> start, seconds; groups with the policy
         self._until: dict[GroupKey, float] = {}  # leaf -> end of its protection, seconds
+        self._jumps: list[tuple[float, float]] = []  # when the clock was set forward, and by how many seconds
 
     def clear(self) -> None:
         self._starts, self._until = {}, {}
 
+    def clock_jumped(self, now: float, seconds: float) -> None:
+        """Handle a clock that was set forward: no protection ends because of it."""
+        self._jumps.append((now - seconds, seconds))
+        self._until = {leaf: until + seconds for leaf, until in self._until.items()}
+        for starts in self._starts.values():
+            starts.update({pod: start + seconds for pod, start in starts.items()})
+
     def put(self, leaf: GroupKey, pod: str, start: float) -> None:
         group = self._forest.group(leaf)
         if group is not None and group.policy.min_runtime_seconds:
+            for before, seconds in self._jumps:
+                start += seconds if start <= before else 0.0
             self._starts.setdefault(leaf, {})[pod] = start
 
     def drop(self, leaf: GroupKey, pod: str) -> None:
