@@ -1,7 +1,7 @@
-"""Stories of all kinds, some of each in turn from a seed on: so many of every kind, or as many as some seconds allow.
+"""Play random life cycles of workloads of every kind: a number of sequences per kind, or as many as some seconds allow.
 
-`make lives SEQUENCES=… SEED=…`, `make lives SECONDS=…`. What breaks a promise is printed as soon as it is found, with
-its seed and branch; `make lives STORY="Job" SEED=… BRANCH=5` tells that one again, alone.
+`make fuzz-workloads SEQUENCES=… SEED=…` or `make fuzz-workloads SECONDS=…`. A violated invariant is printed as soon as
+it is found, with its seed and branch; `make fuzz-workloads STORY="Job" SEED=… BRANCH=5` plays that sequence again.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ def _one(name: str, seed: int, branch: int | None) -> int:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seed", type=int, default=1000)
-    parser.add_argument("--sequences", type=int, default=0, help="of every kind; 0: no end")
-    parser.add_argument("--seconds", type=float, default=0.0, help="0: no end")
+    parser.add_argument("--sequences", type=int, default=0, help="sequences of every kind; 0: without end")
+    parser.add_argument("--seconds", type=float, default=0.0, help="how long to play; 0: without end")
     parser.add_argument("--processes", type=int, default=1)
-    parser.add_argument("--story", default="", help="of this variant alone")
-    parser.add_argument("--branch", type=int, help="which of the seed; none: what they share")
+    parser.add_argument("--story", default="", help="play this variant alone")
+    parser.add_argument("--branch", type=int, help="the sequence of the seed; without it, the part that all share")
     asked = parser.parse_args()
     if asked.story:
         return _one(asked.story, asked.seed, asked.branch)
