@@ -254,6 +254,23 @@ def test_no_pod_is_evicted_for_a_gang_that_starts_within_the_patience() -> None:
     assert running(run, "high") == 4
 
 
+@pytest.mark.parametrize("seconds", [4, 6, 9, 13])
+@pytest.mark.parametrize("size", [1, 4])
+def test_what_waited_instead_of_evicting_starts_as_soon_as_its_room_is_free(seconds: int, size: int) -> None:
+    run = cluster(4, "preemptionPatienceSeconds: 600")
+    submit(run, "low", 4, seconds=300)
+    if size == 1:
+        run.see(pod("high-0").cpu(1).priority(10).build())
+    else:
+        submit(run, "high", size, priority=10)
+    for _ in range(seconds):
+        run.step(1.0)
+    assert not run.evicted
+    end(run, "low")
+    run.step(1.0)
+    assert running(run, "high") == size
+
+
 def test_pods_are_evicted_for_a_gang_that_would_start_after_the_patience() -> None:
     run = cluster(4, "preemptionPatienceSeconds: 60")
     submit(run, "low", 4, seconds=300)

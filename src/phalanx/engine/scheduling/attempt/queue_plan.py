@@ -26,7 +26,7 @@ from phalanx.engine.scheduling.attempt.unit_requests import (
     UnitRequest,
     UnitRequests,
 )
-from phalanx.engine.scheduling.queue.units import SchedulingUnit
+from phalanx.engine.scheduling.queue.units import QueueName, SchedulingUnit
 from phalanx.engine.state.columns import PODS
 from phalanx.engine.state.records import PodRecord
 from phalanx.model.groups import Group
@@ -34,6 +34,7 @@ from phalanx.model.groups import Group
 RETRIES_PER_PLAN = 1  # units that are planned although equal ones found no place before
 RETRIES_AT_ONCE = 10  # the same after nodes changed or one of them found a place
 PODS_PER_SECOND = 10_000  # pods examined: running pods, and tenths of waiting units
+BACKOFF_AGAIN = 10.0  # seconds in which a unit leaves backoff early once: its binds may fail each time
 WORK_PER_EVENT = 300  # searches of the smallest size that one plan may take
 
 Failed = tuple[str, tuple[int, str, int], float]  # namespace, request, and expected duration in seconds
@@ -59,6 +60,7 @@ class QueuePlan:
         self._lost: list[str] = []  # keys of units that lost their nodes since the last plan
         self._failed: dict[Failed, None] = {}  # requests that found no place, the least recently tried first
         self._retries = 0  # of them, those to try again soon
+        self._left_backoff: dict[str, float] = {}  # by key: when a unit left backoff because its room was free
         self.due = 0.0
         self._fingerprint: tuple[object, ...] = ()
 
@@ -323,6 +325,17 @@ class QueuePlan:
         return (
             [self.units[key] for key in self.planner.proposed if key in self.units] if self.planner is not None else []
         )
+
+    def ends_backoff(self, planned: PlannedUnit) -> bool:
+        """Return True if a unit need not wait until its backoff ends, because its room is free since this plan."""
+        unit, now = planned.unit, self._cluster.now
+        if self.planner is None or unit.queue_name is not QueueName.BACKOFF or unit.gate[0]:
+            return False
+        if self.planner.proposed[unit.key] < now or self._left_backoff.get(unit.key, -FOREVER) + BACKOFF_AGAIN > now:
+            return False
+        self._left_backoff = {key: at for key, at in self._left_backoff.items() if at + BACKOFF_AGAIN > now}
+        self._left_backoff[unit.key] = now
+        return True
 
     def overdue(self, seconds: float) -> set[str]:
         """Return the keys of units that have not started for so long although they may start by plan."""

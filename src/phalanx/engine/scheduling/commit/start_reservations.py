@@ -322,7 +322,7 @@ class StartReservations(HeldStarts):
             if promise.name in self.plan.units:
                 self._report_plan(self.plan.units[promise.name], promise)
         for planned in self.plan.may_start():  # other units of its class may have been refused since
-            if planned.unit.queue_name is QueueName.WAITING:
+            if planned.unit.queue_name is QueueName.WAITING or self.plan.ends_backoff(planned):
                 self._unit_lifecycle.admit(planned.unit)
 
     def _to_plan(self, waiting: list[SchedulingUnit]) -> list[SchedulingUnit]:
