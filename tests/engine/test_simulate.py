@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from phalanx.simulate.play import JobRun
+from phalanx.simulate.report import differ
+from phalanx.simulate.trace import Job
 from support.traces import ROWS, cluster, events, recording, simulate, trace
 
 
@@ -165,6 +168,12 @@ def test_configurations_that_decide_alike_differ_in_no_job(tmp_path: Path) -> No
     done = simulate(trace(tmp_path), "--cluster", cluster(tmp_path), "--compare", config, config)
     assert "every job waits as long in a as in b" in done.output
     assert "differ most" not in done.output
+
+
+@pytest.mark.parametrize(("later", "differs"), [(0.4, False), (2.0, True)])
+def test_jobs_whose_waits_differ_by_less_than_a_second_do_not_differ(later: float, differs: bool) -> None:
+    job = Job("a", 0, 0.0, 10.0, None, 1, 1, 1.0)
+    assert differ(JobRun(job, start=5.0, end=15.0), JobRun(job, start=5.0 + later, end=15.0 + later)) is differs
 
 
 @pytest.mark.parametrize("value", ["backfill: Sometimes", "starvationSeconds: -1", "maxReservedFraction: 2", "odd: 1"])

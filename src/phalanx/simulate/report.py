@@ -9,6 +9,7 @@ from phalanx.simulate.measure import wait_of
 from phalanx.simulate.play import JobRun, Played
 
 SHOWN_DIFFERENCES = 8
+LEAST_DIFFERENCE = 1.0  # seconds
 MANY_HOURS = 10_000  # from which on hours are whole, so that columns stay apart
 SHARE, SECONDS, NUMBER = "share", "seconds", "number"  # units of a comparison
 
@@ -91,7 +92,7 @@ def compare(
 
 def _most_different(runs: tuple[Played, Played]) -> list[dict[str, Any]]:
     both = [(x, y) for x, y in zip(runs[0].runs, runs[1].runs, strict=True) if x.end is not None and y.end is not None]
-    both = [(x, y) for x, y in both if wait_of(x) != wait_of(y)]
+    both = [(x, y) for x, y in both if differ(x, y)]
     both.sort(key=lambda pair: (-abs(wait_of(pair[0]) - wait_of(pair[1])), pair[0].job.index))
     return [
         {
@@ -104,6 +105,11 @@ def _most_different(runs: tuple[Played, Played]) -> list[dict[str, Any]]:
         }
         for x, y in both[:SHOWN_DIFFERENCES]
     ]
+
+
+def differ(a: JobRun, b: JobRun) -> bool:
+    """Return True if the waits of two runs of a job differ by what people would notice."""
+    return abs(wait_of(a) - wait_of(b)) >= LEAST_DIFFERENCE
 
 
 def _why(a: JobRun, b: JobRun) -> str:
