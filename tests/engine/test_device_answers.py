@@ -10,6 +10,7 @@ from phalanx.cli.scheduler_client import Colours
 from phalanx.cli.why import render
 from phalanx.engine.explain import why
 from phalanx.serve.queries.variant import MoreNodes, Variant
+from phalanx.testing import builders as b
 from support.device_world import (
     DRIVER,
     World,
@@ -101,3 +102,15 @@ def test_why_names_as_many_nodes_as_a_pending_gang_needs() -> None:
     lines = render(item, Colours(on=False)).splitlines()
     assert any("2 more free nodes like n0 would do" in line for line in lines)
     assert not any("without the filter" in line for line in lines)
+
+
+def test_a_tree_whose_claims_fit_only_one_by_one_waits_for_devices() -> None:
+    world = linked_cluster(1)
+    world.see(b.composite("t").gang(2).build())
+    for name in ("x", "y"):
+        world.see(b.pod_group(name).gang(2).parent("t").build(), claim(name, asks("gpu", 3)))
+        world.see(*(consumer(f"{name}{i}", name, group=name) for i in range(2)))
+    world.run(2)
+    assert not world.bound
+    item = why(world.engine.scheduler, "PodGroup", "default", "x").items[0]
+    assert item.headline.endswith("follows all rules: free devices for the claims of all pods at once")

@@ -70,7 +70,8 @@ def rules_of(state: NodesAndObjects, shapes: Iterable[Shape]) -> RuleWords:
 
 
 def rules_beyond_resources(shapes: Iterable[Shape]) -> list[str]:
-    """Return the rules about other pods and volumes that these pods have, for a group that has room by resources."""
+    """Return the rules about other pods, volumes and devices that these pods have, for a group that has room by
+    resources."""
     found: dict[str, None] = {}
     for shape in list(dict.fromkeys(shapes))[:MOST_RULES]:
         for term in terms_of_shape(shape):
@@ -84,6 +85,8 @@ def rules_beyond_resources(shapes: Iterable[Shape]) -> list[str]:
             found[f"{text} (topologySpreadConstraints)"] = None
         if claims := [name for name, _ in _claims(shape)]:
             found[f"a node that can use the volume of claim {few(claims, 'and')}"] = None
+        if shape.claims:
+            found["free devices for the claims of all pods at once"] = None
     return list(found)
 
 
