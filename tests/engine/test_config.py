@@ -51,7 +51,7 @@ def test_an_empty_document_is_the_default_profile_in_order_with_its_weights() ->
         "PodTopologySpread": 2,
         "InterPodAffinity": 2,
         "DynamicResources": 2,
-        "GPUFragmentation": 20,
+        "GPUFragmentation": 3,
     }
     assert all(use.points is None for use in config.profiles[0].plugins)
     assert config.profiles[0].scheduler_name == "default-scheduler"

@@ -12,7 +12,7 @@ import pytest
 from phalanx.engine.engine import Engine
 from phalanx.engine.framework.settings import EngineSettings, PluginUse, ProfileSettings
 from phalanx.engine.plugins.config import read_config
-from phalanx.engine.plugins.gpu_fragmentation import FragmentationScore, GPUFragmentation, Nodes, PodType, points
+from phalanx.engine.plugins.gpu_fragmentation import FragmentationScore, GPUFragmentation, Nodes, PodType
 from phalanx.engine.plugins.registry import DEFAULT_PLUGINS
 from phalanx.engine.state.columns import CPU, MEMORY
 from phalanx.model import objects as o
@@ -155,7 +155,7 @@ def test_scores_equal_those_of_a_plain_loop_after_every_change(seed: int):
                 lost = [-plain_score(nodes, kind, row) for row in range(columns.n)]
             else:
                 lost = [free_gpus(nodes, row) for row in range(columns.n)]
-            np.testing.assert_allclose(tracker.raw[: columns.n], points(np.array(lost)), atol=1e-4)
+            np.testing.assert_allclose(tracker.raw[: columns.n], -np.array(lost), atol=1e-7)
             compared += any(lost)
     assert compared > 20 and len(nodes.mix.types) > 3
 
@@ -175,7 +175,7 @@ def test_an_attribute_that_a_selector_names_later_divides_the_kinds_of_devices()
 # ---- what it is for
 
 
-@pytest.mark.parametrize(("weight", "waits"), [(0, {"p3"}), (80, set())])
+@pytest.mark.parametrize(("weight", "waits"), [(0, {"p3"}), (3, set())])
 def test_a_part_of_a_gpu_does_not_take_the_last_room_of_a_larger_part(weight: int, waits: set[str]):
     world = World(device_node("a", "16"), published("a", part_of("g0")), settings=settings(weight))
     world.see(claim("p1", wants(500)), consumer("p1", "p1", cpu="4")).run(3)
@@ -189,7 +189,7 @@ def test_a_part_of_a_gpu_does_not_take_the_last_room_of_a_larger_part(weight: in
     assert {"p1", "r", "q", "p2", "p3"} - world.bound.keys() == waits
 
 
-@pytest.mark.parametrize(("weight", "chosen", "later"), [(0, "gpus", 1), (80, "plain", 2)])
+@pytest.mark.parametrize(("weight", "chosen", "later"), [(0, "gpus", 1), (3, "plain", 2)])
 def test_a_pod_without_gpus_leaves_the_cpus_of_free_gpus(weight: int, chosen: str, later: int):
     run = Cluster(Engine(settings(weight)))
     run.see(node("full").cpu(4).resource(GPU, 1), pod("first").cpu(4).resource(GPU, 1, limit=True))

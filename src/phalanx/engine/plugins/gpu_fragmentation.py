@@ -5,8 +5,7 @@ resources, CPU and memory allow. The GPUs of these pods, weighted by how often e
 the node. The score of a node is how few of them a placement costs. Pods without GPUs prefer nodes with few free GPUs,
 which costs them less time than counting and leaves as many GPUs usable.
 
-By default it applies while some device of the cluster can be divided among claims. Groups do not use scores: their
-search values what a placement leaves by itself (`placement.residual_capacity`).
+By default it applies while some device of the cluster can be divided among claims.
 """
 
 from __future__ import annotations
@@ -35,8 +34,6 @@ FEW_ROWS = 4  # that are looked up in what is known before they are computed
 MOST_KNOWN = 1 << 12  # states of nodes
 LEAST_SHARE = 1 / 1024  # of a device; smaller requests count as this much
 ROUNDING = 1e-9
-MOST_GPUS = 16.0  # of a node; more count as this many
-EXACT = 1 << 16
 
 State = tuple[tuple[float, ...], bytes, bytes]  # free amounts, shares and kinds of devices
 
@@ -287,8 +284,21 @@ def remember(known: dict[State, Any], state: State, value: Any) -> None:
     known[state] = value
 
 
+class Linear:
+    """Normalise to 0..100 over the range of the feasible nodes. Small differences count: the scores are multiples of
+    1/1024, and sums of them are exact."""
+
+    def bounds(self, raw: Floats) -> tuple[float, float]:
+        return float(raw.min()), float(raw.max())
+
+    def scale(self, raw: Any, low: float, high: float) -> Any:
+        return np.floor(1024 * MAX_SCORE * ((raw - low) / (high - low))) / 1024 if high > low else raw * 0.0
+
+
 class FragmentationScore(FollowsDevices):
     """The score for pods with GPUs: the fewer usable GPUs a placement costs, the higher."""
+
+    normaliser = Linear()
 
     def __init__(self, plugin: GPUFragmentation, shape: Shape, columns: Columns) -> None:
         super().__init__(plugin.nodes.state, shape, columns)
@@ -302,7 +312,7 @@ class FragmentationScore(FollowsDevices):
 
     def rebuild(self) -> None:
         nodes = self.nodes
-        self.raw = np.full(self.columns.capacity, float(MAX_SCORE))
+        self.raw = np.zeros(self.columns.capacity)
         self._applies = self.plugin.applies
         if not self._applies:
             return
@@ -344,11 +354,14 @@ class FragmentationScore(FollowsDevices):
     def _scores(self, rows: Rows) -> Floats:
         nodes = self.nodes
         after = nodes.mix.usable_after(self._kind, nodes.room(rows), nodes.served[rows], nodes.per_pod[rows])
-        return points(nodes.usable[rows] - after)
+        lost: Floats = nodes.usable[rows] - after
+        return -lost
 
 
 class FewestIdle:
     """The score for pods without GPUs: the fewer free GPUs, whose CPU and memory they leave to others, the higher."""
+
+    normaliser = Linear()
 
     def __init__(self, plugin: GPUFragmentation, columns: Columns) -> None:
         self.plugin = plugin
@@ -361,11 +374,11 @@ class FewestIdle:
         gpus = self.plugin.nodes.gpus
         self._applies = self.plugin.applies
         if not self._applies:
-            self.raw = np.full(self.columns.capacity, float(MAX_SCORE))
+            self.raw = np.zeros(self.columns.capacity)
             return
         gpus.sync()
         self._followed = gpus.log.position
-        self.raw = points(gpus.idle)
+        self.raw = -gpus.idle
 
     def update(self, changes: Sequence[Change]) -> Sequence[int] | None:
         if self.plugin.applies != self._applies:
@@ -383,20 +396,13 @@ class FewestIdle:
             return None
         self._followed = gpus.log.position
         changed = np.array(rows)
-        self.raw[changed] = points(gpus.idle[changed])
+        self.raw[changed] = -gpus.idle[changed]
         return rows
-
-
-def points(gpus: Floats) -> Floats:
-    """Return a score for a number of GPUs that are lost to others: 100 for none, 0 for as many as a node may have. The
-    scores are multiples of a power of two, so that sums of them are exact."""
-    score: Floats = np.floor(EXACT * (MAX_SCORE - MAX_SCORE / MOST_GPUS * np.clip(gpus, 0.0, MOST_GPUS))) / EXACT
-    return score
 
 
 class GPUFragmentation:
     name = "GPUFragmentation"
-    traits = Traits(default_weight=20)
+    traits = Traits(default_weight=3)
 
     def __init__(self, args: Mapping[str, Any], handle: Handle, state: DeviceState) -> None:
         self._always = not GPUFragmentationArgs.read(args).only_shared_devices
