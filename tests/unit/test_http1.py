@@ -13,7 +13,7 @@ from phalanx.base.errors import ConfigProblem, Unreachable
 from phalanx.kube import http1
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
-from phalanx.kube.http1 import HttpTransport, Request
+from phalanx.kube.http1 import HttpTransport, HttpRequest
 from support.answering import against, http
 from support.http_client import PODS
 from support.waiting import eventually_async
@@ -68,7 +68,7 @@ class Server:
 
 
 async def ask(transport: HttpTransport, method: str = "GET", path: str = "/x", body: bytes | None = None) -> bytes:
-    return (await transport.exchange(Request(method, path, {}, {}, body), 5)).body
+    return (await transport.exchange(HttpRequest(method, path, {}, {}, body), 5)).body
 
 
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -200,7 +200,7 @@ def test_a_time_limit_and_a_cancellation_end_the_connection(said: bytes) -> None
 
     async def test(transport: HttpTransport) -> None:
         with pytest.raises(TimeoutError):
-            await transport.exchange(Request("GET", "/x", {}, {}), 0.05)
+            await transport.exchange(HttpRequest("GET", "/x", {}, {}), 0.05)
         call = asyncio.create_task(ask(transport))
         await eventually_async(lambda: len(server.requests) == 2, "the second request")
         await asyncio.sleep(0.05)
@@ -248,10 +248,10 @@ def test_requests_are_written_as_the_server_reads_them() -> None:
 
     async def test(transport: HttpTransport) -> None:
         query = {"labelSelector": "a=b,c in (d)", "x": "ü&"}
-        await transport.exchange(Request("POST", "/a?b=c", query, {"Accept": "x/y"}, b"body"), 5)
-        await transport.exchange(Request("GET", "/a b/ü#c%2Fd", {}, {}), 5)
+        await transport.exchange(HttpRequest("POST", "/a?b=c", query, {"Accept": "x/y"}, b"body"), 5)
+        await transport.exchange(HttpRequest("GET", "/a b/ü#c%2Fd", {}, {}), 5)
         with pytest.raises(ValueError, match="line break"):
-            await transport.exchange(Request("GET", "/", {}, {"Authorization": "Bearer x\r\nEvil: y"}), 5)
+            await transport.exchange(HttpRequest("GET", "/", {}, {"Authorization": "Bearer x\r\nEvil: y"}), 5)
 
     server.run(test, "/prefix/")
     first, second = (sent.partition(b"\r\n") for _, sent in server.requests)
@@ -279,7 +279,7 @@ def test_a_stream_is_read_while_it_arrives() -> None:
     server = Server(GZIP + chunks(gzip.compress(b"one\n"), packed[:5], packed[5:]))
 
     async def test(transport: HttpTransport) -> None:
-        async with transport.stream(Request("GET", "/x", {}, {}), silence=5, seconds=None) as (answer, read):
+        async with transport.stream(HttpRequest("GET", "/x", {}, {}), silence=5, seconds=None) as (answer, read):
             assert answer.code == 200
             found = b""
             while not found.endswith(b"two\n"):
@@ -295,7 +295,7 @@ def test_a_stream_ends_with_its_last_chunk_and_fails_with_its_connection() -> No
     server = Server(CHUNKED + chunks(b"one") + END, CHUNKED + chunks(b"one") + HANG_UP)
 
     async def test(transport: HttpTransport) -> None:
-        request = Request("GET", "/x", {}, {})
+        request = HttpRequest("GET", "/x", {}, {})
         async with transport.stream(request, silence=5, seconds=None) as (_, read):
             assert [await read(), await read()] == [b"one", b""]
         async with transport.stream(request, silence=5, seconds=None) as (_, read):
@@ -311,7 +311,7 @@ def test_a_stream_has_limits(limits: tuple[float, float | None]) -> None:
     server = Server(CHUNKED + chunks(b"one"))
 
     async def test(transport: HttpTransport) -> None:
-        request = Request("GET", "/x", {}, {})
+        request = HttpRequest("GET", "/x", {}, {})
         async with transport.stream(request, silence=limits[0], seconds=limits[1]) as (_, read):
             assert await read() == b"one"
             with pytest.raises(TimeoutError, match="no byte for|no end after"):
@@ -325,7 +325,7 @@ def test_a_slow_reader_of_a_stream_slows_down_the_server() -> None:
     server = Server(CHUNKED + chunks(b"x" * size) + END)
 
     async def test(transport: HttpTransport) -> None:
-        async with transport.stream(Request("GET", "/x", {}, {}), silence=5, seconds=None) as (_, read):
+        async with transport.stream(HttpRequest("GET", "/x", {}, {}), silence=5, seconds=None) as (_, read):
             await asyncio.sleep(0.2)
             (connection,) = transport._busy
             assert connection._size < size // 4

@@ -17,7 +17,7 @@ from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized, Unreachable, problem_from_status
 from phalanx.kube.config import Connection
 from phalanx.kube.discovery import DiscoveryClient
-from phalanx.kube.http1 import Answer, Connect, HttpTransport, Request
+from phalanx.kube.http1 import HttpAnswer, Connect, HttpTransport, HttpRequest
 
 _JSON = "application/json"
 _MAX_LINE = 16 << 20  # bytes of one watch line; no object is larger
@@ -186,14 +186,14 @@ class HttpClient(Client):
 
     async def _send(
         self, method: str, path: str, query: Mapping[str, str] | None, body: bytes | None, extra: Mapping[str, str]
-    ) -> Answer:
+    ) -> HttpAnswer:
         clock = asyncio.get_running_loop().time
         async with self._slots:
             for renew in (False, True):
                 headers = await self._headers(extra, renew=renew)
                 since, code = clock(), 0
                 try:
-                    answer = await self._exchange(Request(method, path, query or {}, headers, body))
+                    answer = await self._exchange(HttpRequest(method, path, query or {}, headers, body))
                     code = answer.code
                 finally:
                     if self.on_answer is not None:
@@ -203,7 +203,7 @@ class HttpClient(Client):
                 break
         return answer
 
-    async def _exchange(self, request: Request) -> Answer:
+    async def _exchange(self, request: HttpRequest) -> HttpAnswer:
         transport, before = self._http, _cancellations()
         try:
             return _not_elsewhere(await transport.exchange(request, self._timeout))
@@ -219,7 +219,7 @@ class HttpClient(Client):
     async def get_changed(self, path: str, accept: str, etag: str) -> tuple[bytes, str]:
         """GET a document unless it still has this ETag; return it and its ETag. Empty if it has not changed."""
         headers = await self._headers({"Accept": accept, **({"If-None-Match": etag} if etag else {})})
-        code, found, body = await self._exchange(Request("GET", path, {}, headers))
+        code, found, body = await self._exchange(HttpRequest("GET", path, {}, headers))
         if code == 304:
             return b"", etag
         if code >= 300:
@@ -232,7 +232,7 @@ class HttpClient(Client):
     async def response_headers(self, path: str) -> dict[str, str]:
         """GET a path and return the headers of the answer, names in lower case. Raises Unreachable."""
         headers = await self._headers({})
-        return dict((await self._exchange(Request("GET", path, {}, headers))).headers)
+        return dict((await self._exchange(HttpRequest("GET", path, {}, headers))).headers)
 
     async def call(self, call: Call) -> bytes:
         answer = await self.request(
@@ -251,7 +251,7 @@ class HttpClient(Client):
         headers = await self._headers({})
         before = _cancellations()
         try:
-            request = Request("GET", path, {"watch": "true", **call.query}, headers)
+            request = HttpRequest("GET", path, {"watch": "true", **call.query}, headers)
             # Long silence is normal on a watch; its limit finds half-open connections.
             limit = seconds + WATCH_GRACE if seconds else None
             async with transport.stream(request, silence=WATCH_SILENCE, seconds=limit) as (answer, read):
@@ -284,7 +284,7 @@ def _unreachable(what: str, error: Exception, before: int) -> BaseException:
     return Unreachable(f"{what}: {str(error) or type(error).__name__}")
 
 
-def _not_elsewhere(answer: Answer) -> Answer:
+def _not_elsewhere(answer: HttpAnswer) -> HttpAnswer:
     """Raise Unreachable for a redirect: an API server sends none."""
     if answer.code in (301, 302, 303, 307, 308):
         raise Unreachable(f"the answer leads to {answer.headers.get('location', 'nowhere')}; is that the API server?")

@@ -33,18 +33,18 @@ _BREAKS = re.compile(r"[\r\n\0]")
 Connect = Callable[[asyncio.Protocol, str, int], Awaitable[None]]  # protocol, host, port
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     code: int
     headers: Mapping[str, str]  # names in lower case
     body: bytes
 
 
 class Stream(NamedTuple):
-    answer: Answer
+    answer: HttpAnswer
     read: Callable[[], Awaitable[bytes]]
 
 
-class Request(NamedTuple):
+class HttpRequest(NamedTuple):
     method: str
     path: str  # after the server's address; may contain a query
     query: Mapping[str, str]
@@ -59,7 +59,7 @@ class HttpConnection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpResponseParser(self)
-        self._answer: asyncio.Future[Answer] | None = None  # while a request is under way
+        self._answer: asyncio.Future[HttpAnswer] | None = None  # while a request is under way
         self._streams = False  # the answer is read while it arrives
         self._more: asyncio.Future[None] | None = None  # a reader of the stream waits for it
         self._error: Exception | None = None
@@ -78,7 +78,7 @@ class HttpConnection(asyncio.Protocol):
 
     # -- used by HttpTransport
 
-    def send(self, request: bytes, *, streams: bool = False) -> asyncio.Future[Answer]:
+    def send(self, request: bytes, *, streams: bool = False) -> asyncio.Future[HttpAnswer]:
         """Send a request; the result is its answer. With `streams`, that of a 2xx answer has no body yet."""
         assert self._transport is not None
         self._reset()
@@ -202,7 +202,7 @@ class HttpConnection(asyncio.Protocol):
     def _give_answer(self, body: bytes) -> None:
         if self._answer is not None and not self._answer.done():
             headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in self._headers.items()}
-            self._answer.set_result(Answer(self._code, headers, body))
+            self._answer.set_result(HttpAnswer(self._code, headers, body))
 
     def _wake_reader(self) -> None:
         if self._more is not None and not self._more.done():
@@ -239,7 +239,7 @@ class HttpTransport:
         self._closed = False
         self._clock = asyncio.get_running_loop().time
 
-    async def exchange(self, request: Request, seconds: float) -> Answer:
+    async def exchange(self, request: HttpRequest, seconds: float) -> HttpAnswer:
         """Send a request and return its whole answer. Raises OSError or TimeoutError.
 
         A GET that a kept connection lost before the answer began is sent once more: the server may have closed the
@@ -256,7 +256,7 @@ class HttpTransport:
                     raise
         return await self._exchange(await self._open(seconds), content, end)
 
-    async def _exchange(self, connection: HttpConnection, content: bytes, end: float) -> Answer:
+    async def _exchange(self, connection: HttpConnection, content: bytes, end: float) -> HttpAnswer:
         timer = asyncio.get_running_loop().call_at(end, connection.fail, TimeoutError("no answer in time"))
         self._busy.add(connection)
         try:
@@ -267,7 +267,7 @@ class HttpTransport:
         return answer
 
     @asynccontextmanager
-    async def stream(self, request: Request, *, silence: float, seconds: float | None) -> AsyncIterator[Stream]:
+    async def stream(self, request: HttpRequest, *, silence: float, seconds: float | None) -> AsyncIterator[Stream]:
         """Send a request; yield the head of its answer, and a function that reads the body until it returns b"".
 
         Compression is not asked for: kube-apiserver packs each event of a watch by itself, which costs 40 µs and more.
@@ -301,7 +301,7 @@ class HttpTransport:
             connection.fail(ConnectionAbortedError(CLOSED))
         self._idle.clear()
 
-    def _encode(self, request: Request, accepted: str = "") -> bytes:
+    def _encode(self, request: HttpRequest, accepted: str = "") -> bytes:
         method, path, query, headers, body = request
         target = self._base + path
         if query:

@@ -15,7 +15,7 @@ MOST_NODES = 256  # nodes with room now; if there are more of them, the test cos
 
 
 @dataclass(slots=True)
-class Table:
+class RoomTable:
     demand: Demand
     nodes: Rows  # with room now when the table was made
     times: npt.NDArray[np.float64]  # (piece,)
@@ -33,7 +33,7 @@ class RoomNow:
     def __init__(self, profile: CapacityProfile) -> None:
         self._profile = profile
         self._slots: dict[PodDemand, int] = {}
-        self._tables: dict[PodDemand, Table | None] = {}  # None: more nodes than MOST_NODES
+        self._tables: dict[PodDemand, RoomTable | None] = {}  # None: more nodes than MOST_NODES
 
     def slots(self, demand: Demand) -> int:
         """Return for how many pods like those of a demand there is room now."""
@@ -75,8 +75,8 @@ class RoomNow:
         slots = table.pods[max(0, int(table.times.searchsorted(until)) - 1)]
         return self._profile.most_together(demand, slots, table.nodes) + own < demand.pods
 
-    def _table(self, demand: Demand) -> Table | None:
+    def _table(self, demand: Demand) -> RoomTable | None:
         nodes = self._profile.nodes_with_room_now(demand)
         if len(nodes) > MOST_NODES:
             return None
-        return Table(demand, nodes, self._profile.times.copy(), self._profile.pods_from_now(demand, nodes))
+        return RoomTable(demand, nodes, self._profile.times.copy(), self._profile.pods_from_now(demand, nodes))

@@ -276,7 +276,17 @@ export function whatifView(app) {
           h(
             "p",
             { class: "verdict", "data-ok": item.fits ? "1" : "0" },
-            h("b", {}, item.fits ? (item.pods < item.wanted ? "Fits in part" : "Fits") : item.plan ? "Fits after evictions" : "Does not fit"),
+            h(
+              "b",
+              {},
+              item.fits
+                ? item.pods < item.wanted
+                  ? "Fits in part"
+                  : "Fits"
+                : item.plan
+                  ? "Fits after evictions"
+                  : "Does not fit",
+            ),
             " ",
             h("span", { title: parts(item.root).name }, short(parts(item.root).name)),
           ),
