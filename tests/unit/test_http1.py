@@ -13,7 +13,7 @@ from phalanx.base.errors import ConfigProblem, Unreachable
 from phalanx.kube import http1
 from phalanx.kube.client import HttpClient
 from phalanx.kube.config import Connection
-from phalanx.kube.http1 import HttpTransport, HttpRequest
+from phalanx.kube.http1 import HttpRequest, HttpTransport
 from support.answering import against, http
 from support.http_client import PODS
 from support.waiting import eventually_async

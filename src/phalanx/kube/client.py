@@ -17,7 +17,7 @@ from phalanx.base.client import Call, Client, Resource, WatchEvent
 from phalanx.base.errors import ApiProblem, ConfigProblem, Unauthorized, Unreachable, problem_from_status
 from phalanx.kube.config import Connection
 from phalanx.kube.discovery import DiscoveryClient
-from phalanx.kube.http1 import HttpAnswer, Connect, HttpTransport, HttpRequest
+from phalanx.kube.http1 import Connect, HttpAnswer, HttpRequest, HttpTransport
 
 _JSON = "application/json"
 _MAX_LINE = 16 << 20  # bytes of one watch line; no object is larger
