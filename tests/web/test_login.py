@@ -204,7 +204,7 @@ def test_a_taken_port_is_no_reason_not_to_start(tmp_path: Path, monkeypatch: pyt
         finally:
             cluster.stop()
         chosen = Watched(tmp_path, listen=where, nodes=1)
-        with pytest.raises(ConfigProblem, match="choose another port"):
+        with pytest.raises(ConfigProblem, match="choose another address"):
             chosen.start()
 
 

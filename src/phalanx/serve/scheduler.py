@@ -126,7 +126,7 @@ class SchedulerService:
             )
             self.turns = Turns(lease, clock, lambda: self._informers, self.observed.written)
         self.recorder = Recorder(
-            *(self.observed, name, f"{name}-{socket.gethostname()}", clock, rng), busy=lambda: self.executor.busy
+            self.observed, name, f"{name}-{socket.gethostname()}", clock, rng, busy=lambda: self.executor.busy
         )
         self.executor = Executor(
             self.observed,

@@ -17,7 +17,7 @@ from phalanx.model.kinds import Json
 log = logging.getLogger(__name__)
 
 MAX_NOTE = 1024
-WAITING = 10_000  # the oldest events are dropped when the writer falls behind
+WAITING = 20_000  # the oldest events are dropped when the writer falls behind
 REMEMBERED = 10_000
 SERIES_INTERVAL = 360.0  # seconds between two writes of a repeated Warning, as of client-go
 
@@ -76,7 +76,7 @@ class Events:
             event["series"] = {"count": count, "lastObservedTime": event["eventTime"]}
         if self._queue.full():
             self._queue.get_nowait()
-            if self.dropped % WAITING == 0:  # log the first drop, and every 10,000th
+            if self.dropped % WAITING == 0:  # log the first drop, and every 20,000th
                 log.warning("events dropped: %d were waiting to be written; nothing else is lost", WAITING)
             self.dropped += 1
         self._queue.put_nowait(event)

@@ -17,7 +17,7 @@ export function compare(both) {
   ];
   /** @type {[string, (answer: any) => any][]} */
   const rows = [
-    ["fits", (answer) => (answer.fits ? "yes" : "no")],
+    ["fits", (answer) => (answer.fits ? "yes" : answer.items.some((item) => item.fits) ? "in part" : "no")],
     ["pods placed", (answer) => `${sum(answer, (item) => item.pods)} of ${sum(answer, (item) => item.wanted)}`],
     ["pods evicted", (answer) => sum(answer, (item) => item.evicts?.length)],
     ["nodes used", nodes],
