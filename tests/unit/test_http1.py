@@ -71,6 +71,18 @@ async def ask(transport: HttpTransport, method: str = "GET", path: str = "/x", b
     return (await transport.exchange(HttpRequest(method, path, {}, {}, body), 5)).body
 
 
+def connections_of_two_requests(said: bytes) -> list[int]:
+    """Return the number of the connection on which each of two requests went. The first is answered like this."""
+    server = Server(said)
+
+    async def test(transport: HttpTransport) -> None:
+        assert await ask(transport) == b"ok"
+        assert await ask(transport) == b"ok"
+
+    server.run(test)
+    return server.connections
+
+
 CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 GZIP = b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\nTransfer-Encoding: chunked\r\n\r\n"
 
@@ -94,14 +106,7 @@ END = b"0\r\n\r\n"
     ],
 )
 def test_answers_of_every_form_are_read_and_the_connection_is_kept(said: bytes) -> None:
-    server = Server(said)
-
-    async def test(transport: HttpTransport) -> None:
-        assert await ask(transport) == b"ok"
-        assert await ask(transport) == b"ok"
-
-    server.run(test)
-    assert server.connections == [1, 1]
+    assert connections_of_two_requests(said) == [1, 1]
 
 
 @pytest.mark.parametrize(
@@ -114,14 +119,7 @@ def test_answers_of_every_form_are_read_and_the_connection_is_kept(said: bytes) 
     ],
 )
 def test_a_connection_that_ends_with_its_answer_is_not_used_again(said: bytes) -> None:
-    server = Server(said)
-
-    async def test(transport: HttpTransport) -> None:
-        assert await ask(transport) == b"ok"
-        assert await ask(transport) == b"ok"
-
-    server.run(test)
-    assert server.connections == [1, 2]
+    assert connections_of_two_requests(said) == [1, 2]
 
 
 @pytest.mark.parametrize(

@@ -79,10 +79,13 @@ async def answered(what: str, ask: Callable[[], Awaitable[T]]) -> T:
         try:
             return await ask()
         except ApiProblem as problem:
-            forbidden = isinstance(problem, Forbidden)
-            if str(problem) != known if forbidden else loop.time() - announced >= REPORT_EVERY:
+            if isinstance(problem, Forbidden):
+                report, hint = str(problem) != known, RIGHTS
+            else:
+                report, hint = loop.time() - announced >= REPORT_EVERY, ""
+            if report:
                 announced, known = loop.time(), str(problem)
-                log.warning("%s: %s; asking again%s", what, problem, RIGHTS if forbidden else "")
+                log.warning("%s: %s; asking again%s", what, problem, hint)
             await asyncio.sleep(delay(min(attempt, 5), problem, rng))
     raise AssertionError("unreachable: the loop returns")
 

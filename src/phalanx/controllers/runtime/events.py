@@ -76,7 +76,7 @@ class Events:
             event["series"] = {"count": count, "lastObservedTime": event["eventTime"]}
         if self._queue.full():
             self._queue.get_nowait()
-            if self.dropped % WAITING == 0:  # log the first drop, and every 20,000th
+            if self.dropped % WAITING == 0:  # log the first one, and then one in WAITING
                 log.warning("events dropped: %d were waiting to be written; nothing else is lost", WAITING)
             self.dropped += 1
         self._queue.put_nowait(event)
